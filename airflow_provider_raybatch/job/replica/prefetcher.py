@@ -262,7 +262,7 @@ class Prefetcher:
         self._replica.begun.prepare(ordinals)
         try:
             fit = self._fit(rows)
-            asked = fit if is_own else await self._shared.to_ask(fit)
+            asked = fit if is_own or not self._replica.asker.shares else await self._shared.to_ask(fit)
             # At once: another row's answer may have brought them into the engine again, for their next step.
             self._replica.begun.end({*ordinals} - {row.ordinal for row in asked})
             encoded = await self._encoded(asked)

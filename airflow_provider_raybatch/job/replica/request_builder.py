@@ -113,7 +113,8 @@ class RequestBuilder:
     def _key(self, request: Request, number: int, before: bytes | None) -> bytes | None:
         if not request.has_versions:
             return None
-        return self._keyer.in_step(keys.nth(self._keyer.key(request), number), request, before)
+        key = keys.nth(self._keyer.key(request), number)
+        return key if before is None else self._keyer.in_step(key, request, before)
 
 
 def read_columns(spec: BatchInferenceSpec) -> list[str] | None:

@@ -47,12 +47,14 @@ class RowAsker:
     """What a replica knows of the steps of its job.
 
     :ivar in_steps: whether it has steps, and does not ask the one question of its other arguments.
+    :ivar shares: whether rows that ask the same share an answer.
     """
 
     def __init__(self, job: Job, steps: Sequence[StepWork]) -> None:
         self._steps = steps
         self._last = len(steps) - 1
         self.in_steps = job.spec.asked_step is not None
+        self.shares = job.spec.asked_step is not None and job.spec.asked_step.shares
         if self.in_steps:
             self._tasks = [step.task for step in job.steps]
             self._way, self._known = Way(job), KnownAnswers(job)

@@ -14,11 +14,11 @@ import pyarrow as pa
 from airflow_provider_raybatch.job.input.table import one_array
 from airflow_provider_raybatch.job.parts.part import Origin, Part, read_columns
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.reuse.response_store import folder_of_store
 from airflow_provider_raybatch.job.reuse.store.data import StoredFile
 from airflow_provider_raybatch.job.reuse.store.files import UnusableError
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Job
-from airflow_provider_raybatch.storage.folder import folder
 
 _KEPT_BYTES = 128 * 2**20
 """Of answers that are kept in memory: many rows may ask the same."""
@@ -76,7 +76,7 @@ class SharedAnswers:
 
     def __init__(self, job: Job) -> None:
         self._folder = job.folder
-        self._store = None if job.spec.reuse is None else folder(job.spec.reuse, job.credentials)
+        self._store = folder_of_store(job.spec, job.credentials)
         self._tasks = [step.task for step in job.steps]
         self._own = tuple(f"{step.run_folder}/" for step in job.steps)
         self._read: OrderedDict[tuple[str, int], _Read | None] = OrderedDict()

@@ -31,11 +31,16 @@ from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
 
+def folder_of_store(spec: ReuseArguments, credentials: AwsCredentials | None) -> Folder | None:
+    """Where the store of a job lies; ``None`` without `reuse`."""
+    return None if spec.reuse is None else folder(spec.reuse, credentials)
+
+
 def open_store(spec: ReuseArguments, credentials: AwsCredentials | None, emit: Emit) -> ResponseStore | None:
     """The store of a job, checked to be readable and writable; ``None`` without `reuse`."""
-    if spec.reuse is None:
+    if (place := folder_of_store(spec, credentials)) is None:
         return None
-    store = ResponseStore(folder(spec.reuse, credentials), emit, spec.reuse_max_age)
+    store = ResponseStore(place, emit, spec.reuse_max_age)
     store.prepare()
     return store
 

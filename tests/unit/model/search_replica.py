@@ -286,6 +286,7 @@ class _Asker(RowAsker):
     def __init__(self, replica: Stepped) -> None:
         super().__init__(replica.job, replica.steps)
         self.shared_answers: Any = replica
+        self.shares = bool(replica.world.scope.equal)
 
     def write(self, rows: Sequence[inflight.Row], followers: Mapping[Any, Sequence[Any]]) -> Written:
         late = [row for some in followers.values() for row in some]
