@@ -169,6 +169,7 @@ def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     assert kept(task.run) >= done > 0
 
 
+@pytest.mark.thorough("lines that look like events, through Airflow; units read forged ones always")
 def test_output_of_a_prompt_function_is_not_an_event(api, jobs, tmp_path):
     run = api.trigger("forged", **batch(tmp_path, ["x"], engine_args={"fail_pattern": "fail"}))
     task = run.wait("failed", timeout=240).task("infer")
