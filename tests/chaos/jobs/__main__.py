@@ -60,10 +60,10 @@ def main() -> int:
 
         all_at_once(one, range(int(first), int(end)), parallel)
 
-    run(given.seeds, 2.0, given.parallel, None)
     if given.real != "0:0":
-        start_ray(4)
+        start_ray(4)  # first: what forks jobs keeps the environment, with the cluster's token, from its start
         run(given.real, 30.0, 1, ray.get_runtime_context().gcs_address)
+    run(given.seeds, 2.0, given.parallel, None)
     lines = read_lines(given.results)
     if given.page is not None:
         given.page.write_text("\n".join(page(lines)) + "\n")

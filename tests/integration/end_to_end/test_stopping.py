@@ -138,9 +138,7 @@ def test_job_without_a_follower_ends_itself(api, jobs, tmp_path):
     assert (manifest.counts.ok, manifest.counts.resumed) == (len(ROWS), rows)
 
 
-@pytest.mark.thorough(
-    "a retry's own deadline, waited for; unit tests step a clock, and a retry adopts a job always"
-)
+@pytest.mark.thorough("a retry's own deadline, waited for; units step a clock, and a retry adopts always")
 def test_adopted_job_gets_the_deadline_of_the_retry(api, jobs, tmp_path):
     seconds = 45
     task = start_with_deadline(api, tmp_path, seconds).task("infer")

@@ -25,9 +25,7 @@ from tests.support.s3_server import S3Server
 SHARED: dict[str, Any] = {"replicas": 2, "batch_size": 16, "preserve_order": True}
 
 
-@pytest.mark.thorough(
-    "documents of two replicas beside a kill; a simulation, and another killed replica always"
-)
+@pytest.mark.thorough("documents of two replicas beside a kill; a simulation, and another kill always")
 def test_rows_of_a_document_go_to_one_of_two_replicas(task: RepeatedTask) -> None:
     """Four questions on each of 120 documents, in random order; all take one engine 11 s.
 

@@ -106,9 +106,7 @@ def test_an_engine_that_hangs_is_not_handed_on(task: RepeatedTask) -> None:
     assert used(task)[-1].pid not in hung()
 
 
-@pytest.mark.thorough(
-    "an engine of a stopped job; the next job takes an engine always, and units step its clock"
-)
+@pytest.mark.thorough("an engine of a stopped job; the next job takes one always, units step its clock")
 def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
     """And one that died while it was idle is not handed on."""
     pace = {"seconds_per_token": 1.0, "max_num_seqs": 4}

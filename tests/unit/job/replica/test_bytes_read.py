@@ -93,9 +93,7 @@ def stored(make: Callable[[Path], None], folder: Path, monkeypatch: pytest.Monke
 
 
 KINDS = (parquet_of_row_groups, small_tables, many_small_files, one_large_text, one_large_table)
-MORE = pytest.mark.thorough(
-    "each kind of file with one replica and with eight; row groups, and two replicas, always"
-)
+MORE = pytest.mark.thorough("files of each kind with one and with eight replicas; with two always")
 
 
 @pytest.mark.parametrize(
