@@ -114,17 +114,20 @@ def _rows_to_do(context: JobContext) -> Replicas | Sequence[WorkItem]:
     if job.spec.engine == ray_data_llm.NAME:
         return work(source, sizing.rows_per_chunk, resolved, context.reuse.repetitions)
     todo = input_of(source, resolved, context.reuse.repetitions)
-    if job.earlier_steps:  # lengths of answers differ by step
+    if job.spec.asked_step is not None and job.spec.asked_step.shares:
         store = None if context.stored is None else context.store
         earlier = earlier_answers(job, context.earlier.files, store)
-        return context.launch.replicas(job, sizing, replace(todo, earlier=earlier))
+    else:
+        earlier = None
+    if job.earlier_steps:
+        return context.launch.replicas(job, sizing, replace(todo, earlier=earlier))  # lengths differ by step
     swaps = job.spec.swaps_adapters
     grouping = regroup.grouping_for(todo, sizing, context.prefix, context.lengths, swaps)
     if grouping is not None:
         context.emit(events.Notice(message=grouping.notice))
         items = work(source, ROWS_PER_CHUNK, resolved)
         todo = regroup.regrouped(job, items, todo, grouping, cut_in_tasks)
-    return context.launch.replicas(job, sizing, todo)
+    return context.launch.replicas(job, sizing, replace(todo, earlier=earlier))
 
 
 def _limits(context: JobContext, budget: Budget, control: Control, claim: ClaimWatch) -> supervision.Check:

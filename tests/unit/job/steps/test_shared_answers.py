@@ -147,6 +147,19 @@ def test_equal_rows_are_asked_once_though_a_process_ends(
     assert (manifest.tokens_lost > 0) == (dies == "replica")  # a driver notes each half minute what it knows
 
 
+def test_one_step_alone_finds_answers_of_earlier_attempts(task: RepeatedTask) -> None:
+    """Some of the equal rows have their answer in a part of the attempt that died, and others do not."""
+    task.input([*DISTINCT, *DISTINCT])
+    args = {"engine_args": {"seconds_per_token": 0.005, "max_num_seqs": 2}}
+    slow = {"rows_in_flight": 2, "flush_interval": 0.01, "batch_size": 2, **args}
+    with ended_while_writing(1, RaybatchError("the disk is away.", FailureClass.CANCELLED)):
+        task.refused(FailureClass.CANCELLED, steps=FEW[:1], **slow)
+    died, kept = len(task.all_asked()), task.kept()
+    assert 0 < kept < ROWS
+    task.run(steps=FEW[:1])
+    assert len(task.all_asked()) - died == ROWS - kept
+
+
 @pytest.mark.parametrize("fields", [{"steps": FEW}, {}], ids=["steps", "one question"])
 def test_what_is_committed_is_stored_whatever_ends_the_job(
     task: RepeatedTask, fields: dict[str, Any]
