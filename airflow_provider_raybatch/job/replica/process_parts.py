@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
 from airflow_provider_raybatch.job.parts.sizes import portions as portions_of
 from airflow_provider_raybatch.job.replica.inflight import Row
-from airflow_provider_raybatch.job.replica.shared_answers import SharedAnswer, outputs_of
+from airflow_provider_raybatch.job.replica.shared_answers import SharedAnswer, shared_outputs
 from airflow_provider_raybatch.job.request.key_array import KEY
 from airflow_provider_raybatch.job.row import SKIPPED, RowFailure
 from airflow_provider_raybatch.job.scheduling.messages import Begun
@@ -86,7 +86,7 @@ class PartWriter:
                 "origin": pa.array([row.result.origin for row in some], pa.string()),
                 "paid_by": pa.array([row.result.paid_by for row in some], pa.string()),
                 "failure": pa.nulls(len(some), parts.FAILURE),
-                "output": (outputs := outputs_of(some)),
+                "output": (outputs := shared_outputs(some)),
             }
             stored = self._job.task.stored_inputs(columns)
             part = parts.write_arrays(self._job.folder, name, stored, arrays)

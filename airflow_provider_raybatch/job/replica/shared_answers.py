@@ -42,7 +42,7 @@ class SharedAnswer:
     truncated_prompt_tokens: ClassVar[int] = 0
 
 
-def outputs_of(rows: Sequence[Any]) -> pa.StructArray:
+def shared_outputs(rows: Sequence[Any]) -> pa.StructArray:
     """The outputs of rows whose results are shared answers to one step."""
     return pa.concat_arrays([row.result.outputs.slice(row.result.place, 1) for row in rows])
 

@@ -11,7 +11,7 @@ from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_acces
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
-from airflow_provider_raybatch.job.replica.shared_answers import outputs_of
+from airflow_provider_raybatch.job.replica.shared_answers import shared_outputs
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.steps.each import renderer_of
 from airflow_provider_raybatch.job.steps.ranking import Ranking
@@ -53,7 +53,9 @@ class StepWork:
     def rank(self, rows: Sequence[Row]) -> None:
         """Bring what earlier steps have answered into the order of answers that rows share with others."""
         if rows and self.ranking is not None:
-            _move(rows, self.ranking.by_outputs([(row.rows, row.place) for row in rows], outputs_of(rows)))
+            _move(
+                rows, self.ranking.by_outputs([(row.rows, row.place) for row in rows], shared_outputs(rows))
+            )
 
 
 def _access(step: Job) -> ImageAccess | None:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Keys: TypeAlias = npt.NDArray[np.bytes_]
+_Keys: TypeAlias = npt.NDArray[np.bytes_]
 """Of 16 bytes each."""
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 _UNKNOWN = -1
@@ -31,7 +31,7 @@ class AnsweredKeys:
         self._runs: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]] = []
         """Sorted; each is at least twice as long as the next one, so there are few."""
 
-    def add(self, keys: Keys, number: int) -> None:
+    def add(self, keys: _Keys, number: int) -> None:
         """Keys have answers at a place."""
         halves = np.unique(_halves(keys))
         numbers: npt.NDArray[np.int32] = np.full(len(halves), number, np.int32)
@@ -53,11 +53,11 @@ class AnsweredKeys:
         return found
 
 
-def _array(keys: Sequence[bytes]) -> Keys:
+def _array(keys: Sequence[bytes]) -> _Keys:
     return np.frombuffer(b"".join(keys), "S16")
 
 
-def _halves(keys: Keys) -> npt.NDArray[np.uint64]:
+def _halves(keys: _Keys) -> npt.NDArray[np.uint64]:
     return np.ascontiguousarray(keys).view(np.uint64)[::2]
 
 
@@ -83,7 +83,7 @@ class Claims:
         """Let all wait until :meth:`go_on`: answers are there that are not known yet."""
         self._early = {}
 
-    def know(self, place: Any, keys: Keys) -> None:
+    def know(self, place: Any, keys: _Keys) -> None:
         """Requests had their answers before."""
         if len(keys):
             self._answered.add(keys, len(self._places))
