@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,14 +12,13 @@ import pyarrow as pa
 from airflow_provider_raybatch.job.input.table import one_array
 from airflow_provider_raybatch.job.parts.part import Origin, Part, read_columns
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.parts.recent_reads import RecentReads
 from airflow_provider_raybatch.job.reuse.response_store import folder_of_store
 from airflow_provider_raybatch.job.reuse.store.data import StoredFile
 from airflow_provider_raybatch.job.reuse.store.files import UnusableError
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Job
 
-_KEPT_BYTES = 128 * 2**20
-"""Of answers that are kept in memory: many rows may ask the same."""
 _COLUMNS = ("key", "ok", "failure", "output", "paid_by")
 
 
@@ -79,33 +76,15 @@ class SharedAnswers:
         self._store = folder_of_store(job.spec, job.credentials)
         self._tasks = [step.task for step in job.steps]
         self._own = tuple(f"{step.run_folder}/" for step in job.steps)
-        self._read: OrderedDict[tuple[str, int], _Read | None] = OrderedDict()
-        self._lock = threading.Lock()
-        """Of what is kept, and not held while a file is read."""
+        self._read = RecentReads[_Read](lambda read: read.table.nbytes + read.outputs.nbytes)
 
     def of(self, step: int, place: Part | StoredFile, key: bytes) -> SharedAnswer | RowFailure | None:
         """The answer to a request, or why it has none; ``None`` where the file can't say.
 
         :param step: number of the step that asks it.
         """
-        read = self._of_file(step, place)
+        read = self._read.get((place.path, step), lambda: self._opened(step, place))
         return None if read is None else read.answer(key)
-
-    def _of_file(self, step: int, place: Part | StoredFile) -> _Read | None:
-        name = (place.path, step)
-        with self._lock:
-            if name in self._read:
-                self._read.move_to_end(name)
-                return self._read[name]
-        read = self._opened(step, place)
-        with self._lock:
-            self._read[name] = read
-            while len(self._read) > 1 and sum(one.table.nbytes for one in self._kept()) > _KEPT_BYTES:
-                self._read.popitem(last=False)
-        return read
-
-    def _kept(self) -> Iterator[_Read]:
-        return (one for one in self._read.values() if one is not None)
 
     def _opened(self, step: int, place: Part | StoredFile) -> _Read | None:
         try:

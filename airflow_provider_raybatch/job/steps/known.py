@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +13,11 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.job.parts.part import Part, read_columns
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.parts.recent_reads import RecentReads
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, no_rows
 from airflow_provider_raybatch.job.steps.columns import columns_so_far
 from airflow_provider_raybatch.job.work import Job
 
-_KEPT_BYTES = 128 * 2**20
-"""Of answers that are kept in memory; rows that follow each other are in the same parts."""
 _COLUMNS = ("ordinal", "ok", "input", "output", "key")
 
 
@@ -67,9 +65,9 @@ class KnownAnswers:
         self._folder = job.folder
         self._tasks = [one.task for one in job.earlier_steps]
         self._parts = [_Parts(some) for some in job.answers] or [_Parts([]) for _ in self._tasks]
-        self._read: OrderedDict[str, Known | None] = OrderedDict()
+        self._read = RecentReads[Known](lambda known: known.columns.nbytes)
         self._lock = threading.Lock()
-        """Of what is kept, and not held while a part is read."""
+        """Of `_parts`."""
 
     def add(self, parts: Iterable[tuple[int, Part]]) -> None:
         """Parts of replicas that were lost, each with the number of its step."""
@@ -96,19 +94,7 @@ class KnownAnswers:
 
     def _answers(self, step: int, part: Part) -> Known | None:
         """The good rows of a part; ``None`` if it is damaged, so that its rows are asked again."""
-        with self._lock:
-            if part.path in self._read:
-                self._read.move_to_end(part.path)
-                return self._read[part.path]
-        known = self._opened(step, part)
-        with self._lock:
-            self._read[part.path] = known
-            while len(self._read) > 1 and sum(one.columns.nbytes for one in self._kept()) > _KEPT_BYTES:
-                self._read.popitem(last=False)
-        return known
-
-    def _kept(self) -> Iterator[Known]:
-        return (one for one in self._read.values() if one is not None)
+        return self._read.get(part.path, lambda: self._opened(step, part))
 
     def _opened(self, step: int, part: Part) -> Known | None:
         try:
