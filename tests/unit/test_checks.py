@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -62,6 +64,29 @@ def test_a_proof_is_old_from_the_next_commit_on(
     page.write_text(f"Of commit {last[::-1]}.\n")
     (line,) = proofs.stale()
     assert line.endswith("is not in this history")
+
+
+def test_after_a_signal_no_other_part_of_a_stage_begins(tmp_path: Path) -> None:
+    """Also in the background of a script, where interrupts are ignored at first, so that bash can't trap them."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/checks", tmp_path / ".ci/checks")
+    begun = tmp_path / "begun"
+    for name in (".venv", ".venv-ray"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        python = tmp_path / name / "bin/python"
+        python.write_text(
+            f"#!{sys.executable}\nimport time\ntry:\n    open({str(begun)!r}, 'a').write('{name} ')\n"
+            "    time.sleep(60)\nexcept KeyboardInterrupt:\n    time.sleep(0.5)\n    raise SystemExit(2)\n"
+        )
+        python.chmod(0o755)
+    in_background = f"trap '' INT; exec bash {tmp_path}/.ci/checks unit"
+    checks = subprocess.Popen(["bash", "-c", in_background], stdout=subprocess.DEVNULL)
+    while not begun.exists() or begun.read_text().count("venv") < 2:
+        assert checks.poll() is None
+        time.sleep(0.05)
+    checks.terminate()
+    assert checks.wait() == 130
+    assert begun.read_text().split() == [".venv"] * 2
 
 
 def test_failures_come_last_and_then_one_line(checks: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
