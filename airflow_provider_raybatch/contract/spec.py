@@ -263,9 +263,7 @@ class BatchInferenceSpec(Identity):
         found: list[BatchInferenceSpec] = []
         for number, step in enumerate(self.steps):
             earlier = [name for one in found for name in one.step_columns]
-            asked = AskedStep(
-                steps=self.steps, number=number, earlier_columns=earlier, shares=self.deduplicate
-            )
+            asked = AskedStep(steps=self.steps, number=number, earlier_columns=earlier)
             own = fields_of(asked, self.sampling, self.adapter)
             try:
                 found.append(BatchInferenceSpec.model_validate({**shared, **own}))

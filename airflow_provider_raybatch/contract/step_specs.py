@@ -18,8 +18,7 @@ def fields_of(asked: AskedStep, sampling: Mapping[str, Any], adapter: str | None
     step = asked.step
     own = step.model_dump(exclude={"name", "each", "best", "on_rejected", "when"})
     own |= {"sampling": {**sampling, **step.sampling}, "output_prefix": f"{step.name}_"}
-    # Steps share answers as their requests arise, not by keys of all rows.
-    own |= {"asked_step": asked, "deduplicate": False, "adapter": step.adapter or adapter}
+    own |= {"asked_step": asked, "adapter": step.adapter or adapter}
     return own if asked.is_last else {**own, "postprocess": None}
 
 

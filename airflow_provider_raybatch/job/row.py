@@ -207,6 +207,11 @@ class RowFailure:
         return cls(step, (str(error) if is_own else f"{type(error).__name__}: {error}")[:_LONGEST_REASON])
 
 
+def lacks_images(result: object) -> bool:
+    """Whether a row has failed since an image can't be read, which says nothing of equal rows."""
+    return isinstance(result, RowFailure) and result.step == "media"
+
+
 NOT_ASKED = RowFailure("skipped", "the row is left out by the conditions of its step, or by on_blank")
 """In place of the request of a row that is left out, which does not fail."""
 

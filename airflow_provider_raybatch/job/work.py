@@ -157,6 +157,11 @@ class Job:
         return {name: self.earlier_steps[asked.earlier.index(name)] for name in names} if asked else {}
 
     @property
+    def swaps_adapters(self) -> bool:
+        """Whether an engine holds fewer adapters at once than rows of a step choose among."""
+        return any(step.spec.swaps_adapters for step in self.steps)
+
+    @property
     def task(self) -> Task:
         """What one row asks and yields."""
         return task_of(self.spec)

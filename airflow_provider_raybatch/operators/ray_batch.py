@@ -176,6 +176,7 @@ class RayBatchInferenceOperator(RayOperator):
         same folder has paid for are taken from there, and new ones are added. By default there is none.
     :param reuse_max_age: seconds or ``timedelta`` after which a kept response is not taken; default never.
     :param deduplicate: ask equal requests at temperature 0 once, for all rows that ask the same; default yes.
+        The engine ``ray_data_llm`` asks each row.
     :param on_clear: ``keep`` (default) a cleared task's rows that still ask the same, or ``regenerate`` all.
 
     Limits:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of a resume before the first missing row reaches an engine.
 
-Ours is the work of a job: read the source's metadata and the ledger, search answers (equal requests are asked
-once, the default; with and without a response store), and list the work. Ray Data's checkpoint filters the
-same input by the ids of finished rows. All run on the same Parquet files, each time in a fresh process.
+Ours is the work of a job: read the source's metadata and the ledger, search answers (sampled requests that
+rows repeat are numbered; with and without a response store), and list the work. Ray Data's checkpoint filters
+the same input by the ids of finished rows. All run on the same Parquet files, each time in a fresh process.
 Memory is the peak of all processes below it, less their memory before they read the input.
 
     python benchmarks/resume [--ray] [ROWS ...] > benchmarks/results/resume.md

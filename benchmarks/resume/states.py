@@ -38,7 +38,7 @@ def prepare(place: Place, rows: int, state: str) -> None:
 
 
 def _write_search(attempt: Attempt, rows: int, state: str) -> None:
-    """Write which rows repeat others, as the first attempt does once it has keyed all rows."""
+    """Write which rows repeat sampled requests, as the first attempt does once it has keyed all rows."""
     from airflow_provider_raybatch.job.request.key_array import range_of
     from airflow_provider_raybatch.job.request.keys import as_array
     from airflow_provider_raybatch.job.reuse.duplicates import Repeats, Search
@@ -49,7 +49,7 @@ def _write_search(attempt: Attempt, rows: int, state: str) -> None:
     found = np.arange(1, rows, 100) if state != "whole" else np.empty(0, np.int64)
     keys = as_array([attempt.job.keyer.key(Request(prompt=f"row {ordinal - 1}")) for ordinal in found])
     repeats = Partitions(Repeats, ranges_for(rows))
-    all_of_them = Repeats(found, found - 1, keys, np.zeros(len(found), np.int64))
+    all_of_them = Repeats(found, keys, np.ones(len(found), np.int64))
     repeats.add(all_of_them, range_of(keys, repeats.number))
     Search(repeats, rows, frozenset()).write(attempt.job.folder, attempt.job.part_folder)
 

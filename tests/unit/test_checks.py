@@ -67,7 +67,7 @@ def test_a_proof_is_old_from_the_next_commit_on(
 
 
 def test_after_a_signal_no_other_part_of_a_stage_begins(tmp_path: Path) -> None:
-    """Also in the background of a script, where interrupts are ignored at first, so that bash can't trap them."""
+    """Also in the background of a script, where interrupts were ignored, so that bash can't trap them."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/checks", tmp_path / ".ci/checks")
     begun = tmp_path / "begun"

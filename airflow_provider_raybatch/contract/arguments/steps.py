@@ -157,13 +157,11 @@ class AskedStep(ContractModel):
     :param steps: all of them.
     :param number: of this one, from 0.
     :param earlier_columns: that the steps before it make.
-    :param shares: whether equal requests are asked once (`deduplicate`).
     """
 
     steps: list[StepArguments]
     number: int
     earlier_columns: list[str] = Field(default_factory=list)
-    shares: bool = True
 
     @property
     def step(self) -> StepArguments:

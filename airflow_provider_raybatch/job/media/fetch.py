@@ -19,31 +19,25 @@ from airflow_provider_raybatch.job.media.allowed import (
     DiskFile,
     ImageAccess,
     Reference,
-    shown_image,
 )
 from airflow_provider_raybatch.job.media.bounded import check_size
 from airflow_provider_raybatch.job.media.in_bucket import object_version, read_object
 from airflow_provider_raybatch.job.media.on_disk import read_file
 from airflow_provider_raybatch.job.media.on_web import read_url
-from airflow_provider_raybatch.job.row import Image, ImageError
+from airflow_provider_raybatch.job.row import Image
 from airflow_provider_raybatch.storage.errors import StorageError
 
 
 def fetch(image: Image, access: ImageAccess) -> Image:
     """The image with its content and version.
 
-    :raises ImageError: it can't be read, is not allowed or too large, or has another version than `image`
-        says.
+    :raises ImageError: it can't be read, is not allowed or too large.
     :raises StorageError: the store, the disk or the host fails.
     """
     if not image.uri:
         return version_of(image, access)
     content, version = _read(access.located(image.uri), access)
     version = version or content_version(content)
-    if image.version not in {"", version}:
-        raise ImageError(
-            f"{shown_image(image.uri)} changed after the key of its request was made; run the task again"
-        )
     return replace(image, content=content, version=version)
 
 

@@ -11,7 +11,6 @@ from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.output.openai_batch.unanswered import is_unanswered
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
 from airflow_provider_raybatch.job.parts.part import Part, listed
-from airflow_provider_raybatch.job.reuse.reuse import with_kept_followers
 from airflow_provider_raybatch.job.work import Job
 
 
@@ -31,17 +30,13 @@ class Finished:
 
 
 def finished(job: Job, source: Source) -> Finished:
-    """Look up what all drivers of the job's input have written; what equal rows got, others get, too.
+    """Look up what all drivers of the job's input have written.
 
     :raises StorageError: the parts can't be listed or read.
     """
-    files = job.folder.list(job.run_folder)
-    found = listed(files)
+    found = listed(job.folder.list(job.run_folder))
     asked = [part for part in found if not is_unanswered(part)]
     answered = add_up(job.folder, asked, source.rows)
-    plan = with_kept_followers(job, files, answered.good | (answered.failures > 0))
-    if shared := plan.fan_out(job, source, answered.parts):
-        answered = add_up(job.folder, [*answered.parts, *shared], source.rows)
     noted = add_up(job.folder, [part for part in found if is_unanswered(part)], source.rows)
     failed = answered.failures > 0
     return Finished(

@@ -114,14 +114,11 @@ def _rows_to_do(context: JobContext) -> Replicas | Sequence[WorkItem]:
     if job.spec.engine == ray_data_llm.NAME:
         return work(source, sizing.rows_per_chunk, resolved, context.reuse.repetitions)
     todo = input_of(source, resolved, context.reuse.repetitions)
-    if job.spec.asked_step is not None and job.spec.asked_step.shares:
+    earlier = None
+    if job.spec.deduplicate and job.earlier_steps:  # those to first steps were looked for
         store = None if context.stored is None else context.store
         earlier = earlier_answers(job, context.earlier.files, store)
-    else:
-        earlier = None
-    if job.earlier_steps:
-        return context.launch.replicas(job, sizing, replace(todo, earlier=earlier))  # lengths differ by step
-    swaps = job.spec.swaps_adapters
+    swaps = job.swaps_adapters
     grouping = regroup.grouping_for(todo, sizing, context.prefix, context.lengths, swaps)
     if grouping is not None:
         context.emit(events.Notice(message=grouping.notice))

@@ -31,11 +31,7 @@ from airflow_provider_raybatch.job.preflight.ready import JobContext
 from airflow_provider_raybatch.job.reuse.asked import keep_in_store
 from airflow_provider_raybatch.job.reuse.response_store import not_stored, open_store, remember
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_steps
-from airflow_provider_raybatch.job.run.cpu_tasks import (
-    apart_for,
-    keys_over_the_cluster,
-    parallel_map,
-)
+from airflow_provider_raybatch.job.run.cpu_tasks import apart_for, parallel_map
 from airflow_provider_raybatch.job.steps.columns import with_steps
 from airflow_provider_raybatch.job.steps.old_answers import StepParts
 
@@ -54,7 +50,6 @@ def publish_rows(context: JobContext, control: Control) -> BatchManifest:
     spec, schema = context.spec.step_specs()[-1], with_steps(source.schema, job)
     ledger, tolerance = context.ledger, context.tolerance
     context.emit(events.Phase(phase="committing", message="publishing the dataset"))
-    ledger += context.reuse.fan_out(job, source, ledger, keys_over_the_cluster)
     answered = add_up(job.folder, ledger, source.rows)
     if context.batch.ending is None:
         tolerance.after(answered)

@@ -96,7 +96,7 @@ def write_found(context: JobContext) -> None:
     reused = add_up(context.job.folder, cached, context.source.rows)
     context.ledger = [*context.earlier.parts, *reused.parts]
     context.kept = context.earlier.rows + reused.rows
-    context.resolved |= context.reuse.shared | reused.good
+    context.resolved |= reused.good
     context.batch.observe(context.source.rows, context.kept, context.tolerance.given_up)
     if (remaining := int(np.count_nonzero(~context.resolved))) != context.remaining:
         # The store's index names them, but their data was gone or unreadable.

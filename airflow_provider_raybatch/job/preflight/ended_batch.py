@@ -46,7 +46,7 @@ def make_ready_to_end(context: JobContext, submission: Submission) -> BatchManif
     if not hasattr(context, "job"):
         context.job = _job(context, context.source)
     no_rows: RowMask = np.zeros(rows, np.bool_)
-    context.reuse = ReusePlan(no_rows, no_rows)
+    context.reuse = ReusePlan(no_rows)
     context.remaining = 0
     if not hasattr(context, "sizing"):
         context.sizing = context.launch.plan(spec, 0)

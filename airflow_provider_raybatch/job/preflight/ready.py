@@ -141,8 +141,8 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
     context.spec = with_model(spec, apart_if_users_code(spec, schema_of_model))
     sampled = _check_input(context)
     spec = with_time(context.spec, context.journal)
-    sampled = sampled._replace(requests=asked_by_steps(spec.step_specs(), sampled.requests))
-    context.checked = _check_model(context, spec, sampled)
+    requests = asked_by_steps(spec.step_specs(), sampled.requests)
+    context.checked = _check_model(context, spec, sampled._replace(requests=requests))
     _look_back(context, spec)
     texts = [prefixes.text_of(request) for request in sampled.requests]
     if spec.deduplicate:  # the engine is asked once

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.input.reader import Content
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
-from airflow_provider_raybatch.job.replica.shared_requests import SharedRequests
+from airflow_provider_raybatch.job.replica.shared_requests import Found, SharedRequests
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.row_order import lengths, prefixes
 from airflow_provider_raybatch.job.row_order.buckets import Bucket, Gathered
@@ -138,7 +138,7 @@ class Prefetcher:
 
     @property
     def _swaps_adapters(self) -> bool:
-        return self._replica.job.spec.swaps_adapters
+        return self._replica.job.swaps_adapters
 
     async def prepare(self, assignment: Assignment) -> None:
         """Let an assignment's rows go into the engine; those that are known to kill it fail.
@@ -253,16 +253,18 @@ class Prefetcher:
 
         :param is_own: whether no other row is asked for these.
         """
-        async with self._slots:
-            await self._enter(rows, is_own)
+        for batch in self._batches(rows):
+            async with self._slots:
+                await self._enter(batch, is_own)
 
     async def _enter(self, rows: Sequence[Row], is_own: bool = False) -> None:
         """Tokenise rows, and let them go into the engine. Some wait for another row's answer instead."""
         ordinals = [row.ordinal for row in rows]
         self._replica.begun.prepare(ordinals)
         try:
-            fit = self._fit(rows)
-            asked = fit if is_own or not self._replica.asker.shares else await self._shared.to_ask(fit)
+            asked, found = self._fit(rows), list[Found]()
+            if self._replica.asker.shares and not is_own:
+                asked, found = await self._shared.to_ask(asked)
             # At once: another row's answer may have brought them into the engine again, for their next step.
             self._replica.begun.end({*ordinals} - {row.ordinal for row in asked})
             encoded = await self._encoded(asked)
@@ -270,6 +272,9 @@ class Prefetcher:
             self.pending -= len(rows)
         self._replica.begun.end(row.ordinal for row in asked)
         self._inflight.add(encoded)
+        if found and (left := await self._shared.land(found)):  # when the engine has the others
+            self.pending += len(left)
+            await self._enter(left, is_own=True)
 
     def _fit(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that make a request; the others have their result."""

@@ -58,7 +58,7 @@ class RequestBuilder:
         self._keyer = keyer
         self._id_column = spec.id_column
         self._calls_users_code = spec.prompt_function is not None
-        self._shares = spec.asked_step is not None and spec.asked_step.shares
+        self._shares = spec.deduplicate
 
     def ask(
         self,
@@ -107,7 +107,9 @@ class RequestBuilder:
         if isinstance(made, RowFailure):
             return PreparedRow(made, row_id=row_id)
         key = self._key(made, number, before)
-        is_shared = self._shares and key is not None
+        # A sampled request has a key of its own, unless it is of a later step.
+        has_equals = before is not None or self._keyer.is_greedy(made)
+        is_shared = self._shares and key is not None and has_equals
         return PreparedRow(made, key, row_id, repetition=number, before=before, is_shared=is_shared)
 
     def _key(self, request: Request, number: int, before: bytes | None) -> bytes | None:

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process_parts import WrittenPart
 from airflow_provider_raybatch.job.replica.shared_answers import SharedAnswer, SharedAnswers
 from airflow_provider_raybatch.job.replica.step_work import StepWork
-from airflow_provider_raybatch.job.row import NOT_ASKED, SKIPPED, Request, Response, RowFailure
+from airflow_provider_raybatch.job.row import NOT_ASKED, SKIPPED, Request, Response, RowFailure, lacks_images
 from airflow_provider_raybatch.job.row_order import lengths
 from airflow_provider_raybatch.job.steps.known import KnownAnswers, last_keys
 from airflow_provider_raybatch.job.steps.way import Standing, Way
@@ -46,19 +46,16 @@ class Written:
 class RowAsker:
     """What a replica knows of the steps of its job.
 
-    :ivar in_steps: whether it has steps, and does not ask the one question of its other arguments.
     :ivar shares: whether rows that ask the same share an answer.
     """
 
     def __init__(self, job: Job, steps: Sequence[StepWork]) -> None:
         self._steps = steps
         self._last = len(steps) - 1
-        self.in_steps = job.spec.asked_step is not None
-        self.shares = job.spec.asked_step is not None and job.spec.asked_step.shares
-        if self.in_steps:
-            self._tasks = [step.task for step in job.steps]
-            self._way, self._known = Way(job), KnownAnswers(job)
-            self.shared_answers = SharedAnswers(job)
+        self.shares = job.spec.deduplicate
+        self._tasks = [step.task for step in job.steps]
+        self._way, self._known = Way(job), KnownAnswers(job)
+        self.shared_answers = SharedAnswers(job)
 
     def learn(self, answers: Iterable[tuple[int, Part]]) -> None:
         """Replicas that were lost have left answers of earlier steps."""
@@ -76,17 +73,6 @@ class RowAsker:
         :param numbers: of the rows, in the queue.
         :param repetitions: and `killer`: see :meth:`RequestBuilder.ask`.
         """
-        if not self.in_steps:
-            prepared = self._steps[0].builder.ask(
-                [rows.rows[place] for rows, place, _ in read], repetitions, killer
-            )
-            made = [
-                Row(number, position, one, rows, place, label=lengths.label(one.request))
-                for number, one, (rows, place, position) in zip(numbers, prepared, read, strict=True)
-            ]
-            for row in made:
-                row.result = SKIPPED if row.prepared.request is NOT_ASKED else None
-            return made
         positions = [position for _, _, position in read]
         known = self._known.of(positions)
         standing = self._way.begin([(rows, place) for rows, place, _ in read], positions, known)
@@ -95,8 +81,6 @@ class RowAsker:
 
     def requests(self, rows: Sequence[Row]) -> list[Request]:
         """What the engine is asked for rows that make a request."""
-        if not self.in_steps:
-            return [row.prepared.request for row in rows]  # type: ignore[misc]
         return [self._steps[row.step].request(row.prepared.request) for row in rows]  # type: ignore[arg-type]
 
     def decode(self, rows: Sequence[Row]) -> None:
@@ -109,8 +93,6 @@ class RowAsker:
 
         :param followers: rows that get the answer of one of these; they have not landed.
         """
-        if not self.in_steps:
-            return Written([one.part for one in self._steps[0].writer.write(rows)], rows)
         self._share(followers)
         late = [one for some in followers.values() for one in some]
         made = Written()
@@ -153,14 +135,17 @@ class RowAsker:
         step.rank(shared)
         written = step.writer.write(asked)
         for part, some, _ in written:
-            if keys := [row.prepared.key for row in some if row.prepared.is_shared and row.prepared.key]:
+            keys = [
+                row.prepared.key
+                for row in some
+                if row.prepared.is_shared and row.prepared.key and not lacks_images(row.result)
+            ]
+            if keys:
                 made.keys.append((part, keys))
         return [*written, *step.writer.write_shared(shared)]
 
     def _by_step(self, rows: Sequence[Row]) -> list[tuple[StepWork, Sequence[Row]]]:
         """Rows by the step that has asked them."""
-        if not self.in_steps:
-            return [(self._steps[0], rows)]
         found: dict[int, list[Row]] = {}
         for row in rows:
             found.setdefault(row.step, []).append(row)
@@ -205,7 +190,7 @@ class RowAsker:
                 stands = standing[place]
                 row = Row(numbers[place], positions[place], one, stands.rows, stands.place)
                 row.step, row.is_last = min(step, self._last), step >= self._last
-                if asked:
+                if asked and one.request is not NOT_ASKED:
                     row.label = lengths.label(one.request)
                 else:
                     row.result = SKIPPED

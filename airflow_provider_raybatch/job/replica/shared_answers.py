@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_provider_raybatch.job.input.table import one_array
 from airflow_provider_raybatch.job.parts.part import Origin, Part, read_columns
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.parts.recent_reads import RecentReads
+from airflow_provider_raybatch.job.request import key_array
+from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.response_store import folder_of_store
 from airflow_provider_raybatch.job.reuse.store.data import StoredFile
 from airflow_provider_raybatch.job.reuse.store.files import UnusableError
@@ -46,19 +50,27 @@ def shared_outputs(rows: Sequence[Any]) -> pa.StructArray:
 
 @dataclass(frozen=True)
 class _Read:
-    """A file's answers, and where each key is."""
+    """A file's answers, and their keys in order, with the place of each."""
 
     table: pa.Table
     outputs: pa.StructArray
     origin: Origin
     payer: str
-    places: dict[bytes, int]
+    keys: Keys
+    places: npt.NDArray[np.int64]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return int(self.table.nbytes + self.outputs.nbytes + self.keys.nbytes + self.places.nbytes)
 
     def answer(self, key: bytes) -> SharedAnswer | RowFailure | None:
         """See :meth:`SharedAnswers.of`."""
-        place = self.places.get(key)
-        if place is None:
+        wanted = np.frombuffer(key, "S16")
+        at = int(np.asarray(np.searchsorted(self.keys, wanted))[0])
+        if at == len(self.keys) or self.keys[at] != wanted[0]:
             return None
+        place = int(self.places[at])
         row = self.table.slice(place, 1).drop_columns("output").to_pylist()[0]
         if row.get("ok", True):
             return SharedAnswer(self.outputs, place, self.origin, row.get("paid_by") or self.payer)
@@ -76,7 +88,7 @@ class SharedAnswers:
         self._store = folder_of_store(job.spec, job.credentials)
         self._tasks = [step.task for step in job.steps]
         self._own = tuple(f"{step.run_folder}/" for step in job.steps)
-        self._read = RecentReads[_Read](lambda read: read.table.nbytes + read.outputs.nbytes)
+        self._read = RecentReads[_Read](lambda read: read.nbytes)
 
     def of(self, step: int, place: Part | StoredFile, key: bytes) -> SharedAnswer | RowFailure | None:
         """The answer to a request, or why it has none; ``None`` where the file can't say.
@@ -99,6 +111,7 @@ class SharedAnswers:
             return None
         task = self._tasks[step]
         outputs = task.adapted(one_array(table["output"]), task.output_type)
-        keys = table["key"].to_pylist()
-        found = {key: number for number, key in enumerate(keys) if key is not None}
-        return _Read(table.combine_chunks(), outputs, origin, payer, found)
+        places = np.flatnonzero(table["key"].is_valid().to_numpy())
+        keys = key_array.from_arrow(table["key"].take(pa.array(places)))
+        order = np.argsort(keys, kind="stable")
+        return _Read(table.combine_chunks(), outputs, origin, payer, keys[order], places[order])

@@ -12,8 +12,11 @@ from typing import Any, TypeAlias
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
+from airflow_provider_raybatch.job.row import lacks_images
 from airflow_provider_raybatch.job.work import Done
 
+Found: TypeAlias = tuple[Part, Row]
+"""A row, and the part that has its answer."""
 Followers: TypeAlias = dict[Row, list[Row]]
 """Rows that ask what another one has asked, by the latter."""
 
@@ -40,13 +43,13 @@ class SharedRequests:
         self.waiting = 0
         """Rows that wait, or whose answer is read."""
 
-    async def to_ask(self, rows: Sequence[Row]) -> list[Row]:
-        """Those of some rows that are asked; the others land when their answer is there.
+    async def to_ask(self, rows: Sequence[Row]) -> tuple[list[Row], list[Found]]:
+        """Those of some rows that are asked, and those to :meth:`land`; the others wait for their answer.
 
         A row whose key waits here is claimed again: it may be that of the process that was to ask it.
         """
         asked: list[Row] = []
-        found: list[tuple[Part, Row]] = []
+        found: list[Found] = []
         claimed: dict[bytes, Row] = {}
         for row in rows:
             key = row.prepared.key
@@ -73,8 +76,10 @@ class SharedRequests:
                     found += [(answer, one) for one in self._waiting.pop(key)]
         if not self._claiming:
             self._told.clear()
-        asked += await self._land(found)
-        return asked + (await self.to_ask(again) if again else [])
+        if again:
+            more, others = await self.to_ask(again)
+            return asked + more, found + others
+        return asked, found
 
     async def _claim(self, keys: list[bytes]) -> Sequence[Any]:
         """See :meth:`Claims.claim`."""
@@ -93,13 +98,13 @@ class SharedRequests:
 
     async def heard(self, shared: Iterable[tuple[bytes, Part]]) -> list[Row]:
         """Let rows land whose answers are there; returns those that get none, and are asked."""
-        found: list[tuple[Part, Row]] = []
+        found: list[Found] = []
         for key, part in shared:
             if key in self._waiting:
                 found += [(part, row) for row in self._waiting.pop(key)]
             elif self._claiming:
                 self._told[key] = part
-        return await self._land(found)
+        return await self.land(found)
 
     def take_over(self, keys: Iterable[bytes]) -> tuple[list[bytes], list[Row]]:
         """Ask what no other replica asks; returns keys that nothing waits for any more, and rows to ask."""
@@ -131,7 +136,7 @@ class SharedRequests:
         return row
 
     def given_back(self, rows: Sequence[Row]) -> tuple[list[bytes], list[Row]]:
-        """Rows are not asked after all, or ask something else since their images have changed.
+        """Rows are not asked after all, or their images have changed or can't be read.
 
         :returns: keys that are free for others, and rows to ask for those that wait here.
         """
@@ -153,18 +158,25 @@ class SharedRequests:
 
     @staticmethod
     def changed(rows: Iterable[Row]) -> list[Row]:
-        """Those of rows that have asked something else than they claimed."""
-        return [row for row in rows if row.claimed is not None and row.claimed != row.prepared.key]
+        """Those of rows that have asked something else than they claimed, or whose images can't be read.
+
+        An equal row may have the same image under another name.
+        """
+        return [
+            row
+            for row in rows
+            if row.claimed is not None and (row.claimed != row.prepared.key or lacks_images(row.result))
+        ]
 
     async def written(self, keys: Iterable[tuple[Part, list[bytes]]]) -> list[Row]:
         """Answers are in parts: also for rows that came while these were written. Returns rows to ask."""
-        found: list[tuple[Part, Row]] = []
+        found: list[Found] = []
         for part, some in keys:
             for key in some:
                 self._written[key] = part
                 self._mine.discard(key)
                 found += [(part, row) for row in self._waiting.pop(key, [])]
-        return await self._land(found)
+        return await self.land(found)
 
     def reported(self, done: Done | None) -> None:
         """The coordinator knows of answers."""
@@ -172,7 +184,7 @@ class SharedRequests:
             for key in keys:
                 self._written.pop(key, None)
 
-    async def _land(self, found: Sequence[tuple[Part, Row]]) -> list[Row]:
+    async def land(self, found: Sequence[Found]) -> list[Row]:
         """Let rows have answers of parts; returns those that get none, and are asked."""
         if not found:
             return []

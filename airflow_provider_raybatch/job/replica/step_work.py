@@ -59,8 +59,7 @@ class StepWork:
 
 
 def _access(step: Job) -> ImageAccess | None:
-    asked = step.spec.asked_step
-    if asked is None or not asked.shares or not step.spec.may_have_images:
+    if not (step.spec.deduplicate and step.spec.may_have_images):
         return None
     return image_access(step.spec, step.listing, step.credentials)
 

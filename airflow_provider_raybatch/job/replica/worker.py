@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.replica.process import ReplicaProcess
 from airflow_provider_raybatch.job.replica.row_images import RowImages
 from airflow_provider_raybatch.job.replica.shared_requests import SharedRequests
 from airflow_provider_raybatch.job.row import RowFailure
-from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
+from airflow_provider_raybatch.job.scheduling.messages import MOST_WAITING, Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.work import Done, Stopwatch
 
 ENGINE_DIED = 70
@@ -43,8 +43,6 @@ _AWAITED = 4
 _MOST_INTERVALS = 3
 """How many times `flush_interval` an answer may wait for its part. Where CPU or storage is slower, the engine
 waits, so that a kill loses few answers."""
-_MOST_WAITING = 16
-"""How many times its slots: rows that wait for others' answers, with which a replica still asks for more."""
 _MANY = 1024
 """Answers that take a tenth of a second to detokenise and to write."""
 _KILLER = RowFailure("engine", "the engine's process dies of this row, and did so with this row alone in it")
@@ -157,7 +155,7 @@ class ReplicaWorker:
             return True  # nothing is left, and others may wait for this report
         # Others may get what it does not begin, or it may begin more than it has.
         has_news = bool(self._finished) or self._inflight.at_once != self._at_once
-        held = self._unanswered + max(0, self._shared.waiting - _MOST_WAITING * self._slots)
+        held = self._unanswered + max(0, self._shared.waiting - MOST_WAITING * self._slots)
         wants = has_news or held < self._ask_below or (self._shared.waiting > 0 == self._unanswered)
         return wants and not self._is_over and time.monotonic() >= self._ask_at
 

@@ -22,9 +22,7 @@ from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.duplicates import Followers
-from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
-from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits, Responses
+from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.work import Job, own_columns
 
 _ROWS_AT_ONCE = 20_000
@@ -39,32 +37,9 @@ def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> C
 
     :param keys: of the rows; several may have the same.
     """
-    unique, inverse = np.unique(keys, return_inverse=True)
-    return _with_hits(ordinals, keys, inverse, len(unique), source.lookup(unique))
-
-
-def matched_by_leader(followers: Followers, source: LedgerResponses, any_key: bool = False) -> CachedRows:
-    """The followers whose leader has an outcome in `source`, under their key.
-
-    :param any_key: whether the leader's outcome may be under another key, or under none.
-    """
-    leaders, first, inverse = np.unique(followers.leaders, return_index=True, return_inverse=True)
-    hits = source.lookup_rows(leaders, None if any_key else followers.keys[first])
-    return _with_hits(followers.ordinals, followers.keys, inverse, len(leaders), hits)
-
-
-def _with_hits(
-    ordinals: npt.NDArray[np.int64],
-    keys: Keys,
-    asked: npt.NDArray[np.intp],
-    size: int,
-    hits: Hits,
-) -> CachedRows:
-    """Give each row its hit.
-
-    :param asked: for each row, the place of its lookup, of `size` places.
-    """
-    hit_of: npt.NDArray[np.int64] = np.full(size, -1, np.int64)
+    unique, asked = np.unique(keys, return_inverse=True)
+    hits = source.lookup(unique)
+    hit_of: npt.NDArray[np.int64] = np.full(len(unique), -1, np.int64)
     hit_of[hits.places] = np.arange(len(hits))
     of_row = hit_of[asked]
     there = of_row >= 0

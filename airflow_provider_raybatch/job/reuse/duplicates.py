@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that make the same request as an earlier row.
+"""What a search among the keys of an input has found, so that no later attempt searches again.
 
-Finding them takes the keys of all rows. So the first attempt that makes these keys keeps what it found, and
-which older parts it searched, beside its parts. A resume needs only the keys of its missing rows, or none.
+Sampled requests that rows repeat are numbered, which takes the keys of all rows. So the first attempt that
+makes these keeps the numbers, and which older parts it searched, beside its parts. A resume needs only the
+keys of its missing rows, or none.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -34,22 +35,15 @@ Ordinals: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Repeats(Arrays):
-    """Rows that make the same request as an earlier row.
+    """Rows that make the same sampled request as earlier rows, so that each gets a response of its own.
 
-    :param first: the first row with the same request.
-    :param numbers: how many earlier rows make the same request, if it is sampled, so that each gets a
-        response of its own; 0 if it is greedy, so that all share one.
+    :param keys: of the requests, without the numbers.
+    :param numbers: how many earlier rows make the same.
     """
 
-    KIND: ClassVar[np.dtype[Any]] = np.dtype([
-        ("ordinals", "i8"),
-        ("first", "i8"),
-        ("keys", "S16"),
-        ("numbers", "i4"),
-    ])
+    KIND: ClassVar[np.dtype[Any]] = np.dtype([("ordinals", "i8"), ("keys", "S16"), ("numbers", "i4")])
 
     ordinals: Ordinals
-    first: Ordinals
     keys: Keys
     numbers: Ordinals
 
@@ -62,79 +56,19 @@ class Repeats(Arrays):
         return found
 
 
-@dataclass(frozen=True)
-class Followers(Arrays):
-    """Rows that get the outcome of an equal row of the input.
-
-    :param leaders: the rows that have or get the outcomes.
-    :param keys: of both.
-    """
-
-    KIND: ClassVar[np.dtype[Any]] = np.dtype([("ordinals", "i8"), ("leaders", "i8"), ("keys", "S16")])
-
-    ordinals: Ordinals
-    leaders: Ordinals
-    keys: Keys
-
-    def asking_now(self, own: RequestKeys) -> Followers:
-        """Those that ask what their leader asks, by keys that were made again.
-
-        They get these keys, but rows that make no request any more, as their leader, keep theirs.
-        """
-        keys = own.of(self.ordinals)
-        same = keys == own.of(self.leaders)
-        return Followers(self.ordinals, self.leaders, np.where(keys == b"", self.keys, keys)).where(same)
-
-
-Chosen: TypeAlias = Callable[[Ordinals], npt.NDArray[np.bool_]]
-"""Which rows, by ordinal."""
-
-
-def _all(ordinals: Ordinals) -> npt.NDArray[np.bool_]:
-    return np.ones(len(ordinals), np.bool_)
-
-
-def followers_of(repeats: Repeats, wanted: Chosen = _all, may_lead: Chosen = _all) -> Followers:
-    """The rows that can share another row's outcome.
-
-    :param repeats: includes all rows that ask the same as one of them.
-    :param wanted: rows that need an outcome.
-    :param may_lead: rows that have or get one; the first of equal rows leads the others.
-    """
-    greedy = repeats.where(repeats.numbers == 0)
-    first, own = greedy.first, greedy.keys
-    members, places = np.unique(np.concatenate([greedy.ordinals, first]), return_index=True)
-    groups = np.concatenate([first, first])[places]
-    members_keys = np.concatenate([own, own])[places]
-    leading = may_lead(members)
-    led, lowest = np.unique(groups[leading], return_index=True)  # members ascend: the first is the lowest
-    leaders = members[leading][lowest]
-    place: Ordinals = np.asarray(np.searchsorted(led, groups), np.int64)
-    found = np.flatnonzero(wanted(members) & np.isin(groups, led))
-    found = found[leaders[place[found]] != members[found]]
-    return Followers(members[found], leaders[place[found]], members_keys[found])
-
-
 def repeats_of(some: RequestKeys) -> Repeats:
     """Find them.
 
     :param some: rows that include all equal ones. Ordinals ascend; keys are not yet numbered.
     """
-    places = np.flatnonzero(some.greedy)
-    high, low = key_array.halves(some.keys[places])
-    order = places[np.lexsort((low, high))]  # stable: equal keys stay in input order
-    own = some.keys[order]
-    is_first = np.r_[np.ones(min(1, len(order)), np.bool_), own[1:] != own[:-1]]
-    leader = order[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]]
     numbers = keys.repetitions(some.keys, ~some.greedy)
-    sampled = np.flatnonzero(numbers)
-    rows, leaders = np.r_[order[~is_first], sampled], np.r_[leader[~is_first], sampled]
-    return Repeats(some.ordinals[rows], some.ordinals[leaders], some.keys[rows], numbers[rows])
+    rows = np.flatnonzero(numbers)
+    return Repeats(some.ordinals[rows], some.keys[rows], numbers[rows])
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is known about duplicates without making the keys of all rows.
+    """What is known without making the keys of all rows.
 
     :param repeats: in ranges of keys.
     :param rows: of the input when its keys were made; a `limit` may have cut it.
@@ -154,7 +88,6 @@ class Search:
         for number, found in enumerate(self.repeats):
             table = pa.table({
                 "ordinal": found.ordinals,
-                "first": found.first,
                 "number": found.numbers,
                 "key": key_array.to_arrow(found.keys),
             })
@@ -182,14 +115,6 @@ def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search |
     return found
 
 
-def forget_search(folder: Folder, run_folder: str) -> None:
-    """Let the next attempt make all keys again, since rows that were equal ask different things now.
-
-    :raises StorageError: the files can't be listed or deleted.
-    """
-    folder.delete(file.path for file in folder.list(run_folder) if file.path.endswith(DUPLICATES))
-
-
 def _read(folder: Folder, files: Sequence[Entry], rows: int) -> Search | None:
     """The search of one driver, if all of its files are there and cover the input."""
     number = ranges_for(rows)
@@ -204,9 +129,9 @@ def _read(folder: Folder, files: Sequence[Entry], rows: int) -> Search | None:
             if note["rows"] < rows or note["files"] != len(files):
                 return None
             searched.update(note["searched"])
-            ordinals, first, numbers = (table[name].to_numpy() for name in ("ordinal", "first", "number"))
+            ordinals, numbers = (table[name].to_numpy() for name in ("ordinal", "number"))
             own = key_array.from_arrow(table["key"].combine_chunks())
-            near = Repeats(ordinals, first, own, numbers).where(ordinals < rows)
+            near = Repeats(ordinals, own, numbers).where(ordinals < rows)
             found.add(near, key_array.range_of(near.keys, number))
         except (pa.ArrowException, OSError, LookupError, ValueError):
             return None  # damaged: all keys are made again

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses in the task's own parts: of an earlier input, an earlier configuration, or an equal row."""
+"""Responses in the task's own parts: of an earlier input, or of an earlier configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _NO_HITS = Hits(*(np.empty(0, np.int64) for _ in range(3)))
 _NO_ROWS = pa.table({
     "ok": pa.array([], pa.bool_()),
     "key": pa.array([], KEY),
-    "ordinal": pa.array([], pa.uint64()),
 })
 
 
@@ -46,24 +45,20 @@ class _Place:
 class LedgerResponses:
     """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`.
 
-    :param failures: whether to find failed rows instead of good ones.
+    :param damaged: called once with the path of each damaged part, whose responses are misses.
     :param ranges: of keys; each lookup has those of one. A pass over all parts for each would take too long,
         so the first lookup cuts the keys of the parts likewise.
-    :param damaged: called once with the path of each damaged part, whose responses are misses. By default,
-        such a part raises.
     """
 
     def __init__(
         self,
         folder: Folder,
         parts: Sequence[Part],
-        failures: bool = False,
+        damaged: Callable[[str], None],
         ranges: int = 1,
-        damaged: Callable[[str], None] | None = None,
     ) -> None:
         self._folder = folder
         self._parts = list(parts)
-        self._failures = failures
         self._ranges = ranges
         self._on_damage, self._damaged = damaged, set[str]()
         self._cut: Partitions[_Place] | None = None
@@ -83,28 +78,12 @@ class LedgerResponses:
     def _cut_all(self) -> Partitions[_Place]:
         """The keys of all parts, in ranges."""
         found = Partitions(_Place, self._ranges)
-        each = in_order(lambda part: self._wanted(part, ["ok", "key"]), self._parts)
+        each = in_order(self._good, self._parts)
         for number, (rows, table) in enumerate(each):
             there = _keys(table, rows)
             place = _Place(there, np.full(len(rows), number), rows)
             found.add(place, key_array.range_of(there, self._ranges))
         return found
-
-    def lookup_rows(self, ordinals: npt.NDArray[np.int64], keys: Keys | None) -> Hits:
-        """Find rows with a given key each. Opens only parts whose range of ordinals has one of them.
-
-        :param ordinals: ascending, each once.
-        :param keys: ``None`` finds rows with any key, and those that failed before they had one.
-        """
-        first = np.searchsorted(ordinals, [part.first for part in self._parts], "left")
-        stop = np.searchsorted(ordinals, [part.last for part in self._parts], "right")
-        near = np.flatnonzero(first < stop).tolist()
-
-        def look(number: int) -> Hits:
-            places, rows = self._rows(self._parts[number], ordinals, keys)
-            return Hits(places, np.full(len(places), number, np.int64), rows)
-
-        return _last([_NO_HITS, *in_order(look, near)])
 
     def read(self, rows: CachedRows, most: int) -> pa.Table | None:
         """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
@@ -125,24 +104,11 @@ class LedgerResponses:
             tables.append(table.append_column("hit", pa.array(inside)))
         return pa.concat_tables(tables, promote_options="permissive")
 
-    def _rows(
-        self, part: Part, ordinals: npt.NDArray[np.int64], keys: Keys | None
-    ) -> tuple[_Places, _Places]:
-        rows, table = self._wanted(part, ["ok", "key", "ordinal"], any_key=keys is None)
-        places, rows_there = _matching(ordinals, table["ordinal"].to_numpy().astype(np.int64)[rows], rows)
-        if keys is None:
-            return places, rows_there
-        right = _keys(table, rows_there) == keys[places]
-        return places[right], rows_there[right]
-
-    def _wanted(self, part: Part, columns: list[str], any_key: bool = False) -> tuple[_Places, pa.Table]:
-        """The rows with the wanted outcome and, unless `any_key` is set, with a key; and all rows."""
-        found = self._columns(part, columns)
+    def _good(self, part: Part) -> tuple[_Places, pa.Table]:
+        """The good rows of a part that have a key; and all of its rows."""
+        found = self._columns(part, ["ok", "key"])
         table = _NO_ROWS if found is None else found
-        wanted = pc.equal(table["ok"], not self._failures)
-        if not any_key:
-            wanted = pc.and_(wanted, pc.is_valid(table["key"]))
-        return np.flatnonzero(wanted.to_numpy()), table
+        return np.flatnonzero(pc.and_(table["ok"], pc.is_valid(table["key"])).to_numpy()), table
 
     def _columns(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
         """``None`` if the part is damaged and that counts as a miss."""
@@ -151,8 +117,6 @@ class LedgerResponses:
         try:
             return read_columns(self._folder, part, columns)
         except DamagedPartError:
-            if self._on_damage is None:
-                raise
             self._damaged.add(part.path)
             self._on_damage(part.path)
             return None

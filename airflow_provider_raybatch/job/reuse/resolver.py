@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.cached_parts import matched, write_parts
-from airflow_provider_raybatch.job.reuse.duplicates import Followers, Ordinals, Repeats, followers_of
+from airflow_provider_raybatch.job.reuse.duplicates import Ordinals, Repeats
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
@@ -42,28 +42,23 @@ class CachedResponses:
         """Add rows of an input of so many."""
         self.rows.add(cached, _range_of(cached.ordinals, self.rows, rows_in_all))
 
-    def write(self, job: Job, chunks: Sequence[Chunk]) -> Iterator[tuple[list[Part], CachedRows]]:
+    def write(self, job: Job, chunks: Sequence[Chunk]) -> Iterator[list[Part]]:
         """Write them as parts; see :func:`~airflow_provider_raybatch.job.reuse.cached_parts.write_parts`."""
         for cached in self.rows:
-            yield write_parts(job, chunks, cached, self.responses, self.origin)
+            written, _ = write_parts(job, chunks, cached, self.responses, self.origin)
+            yield written
 
 
 class ReuseResolver:
     """Finds the rows that need no engine.
 
     :ivar rows: those that need none, by ordinal.
-    :ivar shared: those of them that get the outcome of another row.
-    :ivar followers: the shared ones, with that row; by the latter.
     """
 
-    def __init__(
-        self, size: int, resolved: RowMask, good: RowMask, found: Sequence[CachedResponses], share: bool
-    ) -> None:
+    def __init__(self, size: int, resolved: RowMask, found: Sequence[CachedResponses]) -> None:
         self.rows: RowMask = np.zeros(size, np.bool_)
-        self.shared: RowMask = np.zeros(size, np.bool_)
         number = ranges_for(size)
-        self.followers = Partitions(Followers, number)
-        self._resolved, self._good, self._found, self._share = resolved, good, found, share
+        self._resolved, self._found = resolved, found
         self._numbered = Partitions(RequestKeys, number)
         self._repeated = Partitions(Repetitions, number)
 
@@ -80,8 +75,6 @@ class ReuseResolver:
                 self._look_up(numbered)
 
     def _resolve(self, repeats: Repeats, own: RequestKeys | None) -> None:
-        if self._share:  # rows whose equal one is finished are not looked up
-            self._follow(followers_of(repeats, self._is_open, self._good.__getitem__))
         if own is not None:
             remaining = own.where(self._is_open(own.ordinals))
             numbers = repeats.numbers_of(remaining.ordinals)
@@ -89,10 +82,7 @@ class ReuseResolver:
             numbered = remaining.where(later).numbered(numbers[later])
             self._numbered.add(numbered, key_array.range_of(numbered.keys, self._numbered.number))
             self._look_up(remaining.where(~later).numbered(numbers[~later]))
-        if self._share:
-            missing = self._is_open  # of equal rows, the first is asked
-            self._follow(followers_of(repeats, missing, missing))
-        sampled = repeats.where((repeats.numbers > 0) & ~self._resolved[repeats.ordinals])
+        sampled = repeats.where(~self._resolved[repeats.ordinals])
         repeated = Repetitions(sampled.ordinals, sampled.numbers)
         self._repeated.add(repeated, _range_of(sampled.ordinals, self._repeated, len(self.rows)))
 
@@ -117,16 +107,6 @@ class ReuseResolver:
             one.add(cached, len(self.rows))
             self.rows[cached.ordinals] = True
             remaining = remaining.where(~np.isin(remaining.ordinals, cached.ordinals))
-
-    def _follow(self, followers: Followers) -> None:
-        add_followers(self.followers, followers, len(self.rows))
-        self.rows[followers.ordinals] = True
-        self.shared[followers.ordinals] = True
-
-
-def add_followers(followers: Partitions[Followers], some: Followers, rows: int) -> None:
-    """Add followers of an input of `rows`, in ranges of their leaders."""
-    followers.add(some, _range_of(some.leaders, followers, rows))
 
 
 def _range_of(ordinals: Ordinals, ranges: Partitions[Any], rows: int) -> Ordinals:

@@ -40,13 +40,6 @@ class RequestKeys(Arrays):
     keys: Keys
     greedy: npt.NDArray[np.bool_]
 
-    def of(self, ordinals: npt.NDArray[np.int64]) -> Keys:
-        """The keys of these rows; an empty one for a row that makes no request."""
-        found = np.zeros(len(ordinals), self.keys.dtype)
-        there = np.isin(ordinals, self.ordinals)
-        found[there] = self.keys[np.searchsorted(self.ordinals, ordinals[there])]
-        return found
-
     def numbered(self, numbers: npt.NDArray[np.int64]) -> RequestKeys:
         """With a distinct key for each sampled request that repeats an earlier one.
 

@@ -53,7 +53,10 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Cut:
-    """How tasks cut the input; `ordinal_type` is the numpy type of :data:`Compact`."""
+    """How tasks cut the input, by what a row is asked first.
+
+    :param ordinal_type: the numpy type of :data:`Compact`.
+    """
 
     job: Job
     grouping: Grouping
@@ -75,9 +78,10 @@ def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     grouping = cut.grouping
-    spec = cut.job.spec
-    reader = Reader(cut.job.listing, needed_columns(spec), cut.job.credentials, texts=spec.text_columns())
-    render = cut.job.task.renderer()
+    job = cut.job.steps[0]
+    spec = job.spec
+    reader = Reader(job.listing, needed_columns(spec), job.credentials, texts=spec.text_columns())
+    render = job.task.renderer()
     read: deque[tuple[Chunk, Ordinals, Content]] = deque()
     keys: list[Keys] = []
     for item in items:

@@ -29,6 +29,10 @@ class Begun:
     in_preparation: Ordinals = field(default_factory=no_rows)
 
 
+MOST_WAITING = 16
+"""How many times its slots: rows that wait for others' answers, with which a replica still asks for more."""
+
+
 @dataclass(frozen=True)
 class PullRequest:
     """What a replica reports when it asks for rows.

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from airflow_provider_raybatch.job.scheduling.messages import (
+    MOST_WAITING,
     Assignment,
     Begun,
     PullRequest,
@@ -74,12 +75,12 @@ class _Replica:
 
     @property
     def unanswered(self) -> int:
-        return max(0, self.given - self.answered - self.waiting)
+        return max(0, self.given - self.answered - min(self.waiting, MOST_WAITING * self.slots))
 
     @property
     def is_blocked(self) -> bool:
         """Whether all that it has waits for the answers of other rows."""
-        return self.waiting > 0 and not self.unanswered
+        return 0 < self.waiting >= self.given - self.answered
 
     @property
     def load(self) -> Load:

@@ -58,7 +58,6 @@ class TestSplit:
         assert judge.messages[0].content == "Judge {row.draft_title}"
         assert [one.postprocess for one in (draft, repair, judge)] == [None, None, "labels:parse"]
         assert [one.steps for one in (draft, repair, judge)] == [None, None, None]
-        assert not any(one.deduplicate for one in (draft, repair, judge))
 
     def test_steps_know_their_place(self) -> None:
         asked = [one.asked_step for one in in_steps().step_specs()]
@@ -125,7 +124,7 @@ class TestDigests:
     def test_a_step_asks_what_the_same_task_alone_asks(self) -> None:
         """So the response store of earlier tasks serves steps, too."""
         own = {"prompt": DRAFT["prompt"], "response_format": SCHEMA, "sampling": {"max_tokens": 50}}
-        alone = spec(**own, deduplicate=False)
+        alone = spec(**own)
         assert alone.response_digest == self.digests()[0]
 
 
@@ -146,7 +145,7 @@ class TestImages:
         after = in_steps({**self.READ, "images": ["scan", "other"]}, self.JUDGE).step_specs()
         same = [one.response_digest == two.response_digest for one, two in zip(before, after, strict=True)]
         assert same == [False, True]
-        alone = spec(prompt="Read it.", images="scan", deduplicate=False)
+        alone = spec(prompt="Read it.", images="scan")
         assert before[0].response_digest == alone.response_digest
 
     def test_what_a_step_can_not_show(self, assert_sentences: AssertSentences) -> None:

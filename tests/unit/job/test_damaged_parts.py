@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.events import Event, Notice
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.monitor.budget import spent
-from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -82,16 +81,6 @@ def test_the_store_gets_the_responses_of_whole_parts(tmp_path: Path, how: Damage
     assert Attempt(tmp_path / "two", ["a", "b"], store).asked == [0]
     told = [] if how in OF_SIZE else [f"reuse: {path} is damaged; the response store lacks its responses."]
     assert warnings(notices) == told
-
-
-@pytest.mark.parametrize("how", OF_CONTENT)
-def test_followers_of_a_damaged_part_end_one_attempt_alone(tmp_path: Path, how: Damage) -> None:
-    first = Attempt(tmp_path, ["a", "a"], sampling=GREEDY).answer([0])
-    ledger = parts.listed(first.job.folder.list(first.run_folder))
-    damaged(tmp_path, how)
-    with pytest.raises(RaybatchError, match="is damaged"):
-        first.reuse_plan.fan_out(first.job, first.source, ledger)
-    assert Attempt(tmp_path, ["a", "a"], sampling=GREEDY, number=1).asked == [0]
 
 
 @pytest.mark.parametrize("how", ALL)

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.job.media import load
+from airflow_provider_raybatch.job.replica import row_images
 from airflow_provider_raybatch.job.row import ImageError
 from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -58,7 +58,7 @@ class World:
             self.path(name).unlink()
 
     def run(self, meanwhile: Callable[[], Any] = int, **fields: Any) -> Summary:
-        """Run a job; `meanwhile` is called when the keys are made, and no row is asked."""
+        """Run a job; `meanwhile` is called when all is checked, and no row is asked."""
 
         def supervised(*given: Any) -> Any:
             meanwhile()
@@ -127,8 +127,8 @@ def test_too_slow_a_picture_fails_all_equal_rows(world: World) -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["meanwhile", "after an attempt that asked none"])
-class TestAfterTheirKeysWereMade:
-    """What the keys of equal rows were made of is not what is there when one of them is asked."""
+class TestBeforeTheyAreAsked:
+    """What equal rows are about changes."""
 
     @pytest.fixture(autouse=True)
     def _change(self, world: World, dies: bool) -> None:
@@ -152,15 +152,19 @@ class TestAfterTheirKeysWereMade:
         assert (summary.rows, summary.errors) == (2, 3)
         assert self.world.answers(summary) == said(b=OTHER)
 
-    @pytest.mark.parametrize("becomes", ["another", "gone"])
-    def test_a_row_about_a_copy_is_asked_by_the_next_attempt(self, becomes: str) -> None:
-        """The one that was to ask for all of them refers to a file that changes; the copy is as it was."""
-        world = self.world
-        with pytest.raises(RaybatchError, match="images: 1 row asked what another row asks") as caught:
-            self.run(lambda: world.write("a", TWO) if becomes == "another" else world.remove("a"))
-        assert caught.value.failure_class.retryable
-        summary = world.run()
-        assert summary.errors == (0 if becomes == "another" else 2)
-        pictures = {"copy": ONE, "b": OTHER} | ({"a": TWO} if becomes == "another" else {})
-        assert world.answers(summary) == said(**pictures)
-        assert world.asked == len(pictures)
+
+@pytest.mark.parametrize("becomes", ["another", "gone"])
+def test_a_copy_of_a_picture_that_changes_is_asked_about(world: World, becomes: str) -> None:
+    """The one that is asked for all of them refers to a file that changes before it is loaded."""
+    loaded, change = load.load, [lambda: world.write("a", TWO) if becomes == "another" else world.remove("a")]
+
+    def late(images: Any, access: Any) -> Any:
+        while change:
+            change.pop()()
+        return loaded(images, access)
+
+    world.patch.setattr(row_images, "load", late)
+    summary = world.run()
+    pictures = {"copy": ONE, "b": OTHER} | ({"a": TWO} if becomes == "another" else {})
+    assert summary.errors == (0 if becomes == "another" else 2)
+    assert world.answers(summary) == said(**pictures)

@@ -80,11 +80,9 @@ class Stepped(Replica):
         spec = SimpleNamespace(
             flush_interval=FLUSH,
             prompt_function=None,
-            swaps_adapters=False,
             may_have_images=False,
-            asked_step=None,
         )
-        self.job: Any = SimpleNamespace(spec=spec)
+        self.job: Any = SimpleNamespace(spec=spec, swaps_adapters=False)
         self.plan: Any = SimpleNamespace(
             rows_in_engine=scope.slots, grows=False, rows_per_chunk=2, replicas=scope.replicas
         )
@@ -281,20 +279,35 @@ _CALLS = (
 
 
 class _Asker(RowAsker):
-    """Shares answers as that of a job with steps, though it asks one question."""
+    """Asks one question, without columns."""
 
     def __init__(self, replica: Stepped) -> None:
-        super().__init__(replica.job, replica.steps)
+        (self._step,) = replica.steps
         self.shared_answers: Any = replica
         self.shares = bool(replica.world.scope.equal)
+
+    def prepare(
+        self, numbers: Sequence[int], read: Sequence[Any], repetitions: Any, killer: RowFailure | None
+    ) -> list[inflight.Row]:
+        prepared = self._step.builder.ask([rows.rows[place] for rows, place, _ in read], repetitions, killer)
+        return [
+            inflight.Row(number, position, one, rows, place)
+            for number, one, (rows, place, position) in zip(numbers, prepared, read, strict=True)
+        ]
+
+    def requests(self, rows: Sequence[inflight.Row]) -> list[Any]:
+        return [row.prepared.request for row in rows]
+
+    def decode(self, rows: Sequence[inflight.Row]) -> None:
+        self._step.decode(rows)
 
     def write(self, rows: Sequence[inflight.Row], followers: Mapping[Any, Sequence[Any]]) -> Written:
         late = [row for some in followers.values() for row in some]
         for leader, some in followers.items():
             for row in some:
                 row.result = leader.result
-        made = super().write([*rows, *late], {})
-        made.uncounted = len(late)
+        parts = [one.part for one in self._step.writer.write([*rows, *late])]
+        made = Written(parts, [*rows, *late], uncounted=len(late))
         if any(row.prepared.key for row in rows):
             made.keys = [(made.parts[0], [row.prepared.key for row in rows if row.prepared.key])]
         return made

@@ -35,7 +35,7 @@ def test_answer_lengths_are_learned_from_prompt_lengths(place: Place) -> None:
     texts = ["a", "a " * 39 + "a"] * 60
     place.write(*texts)
     place.batch = 200
-    do(place, place.replica(engine="echo", rows_in_flight=32))
+    do(place, place.replica(engine="echo", rows_in_flight=32, deduplicate=False))
     assert Scripted.asked[:32] == texts[:32]
     kinds = [len(prompt) > 1 for prompt in Scripted.asked[64:]]
     assert kinds == sorted(kinds, reverse=True)

@@ -14,8 +14,8 @@ from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
-from airflow_provider_raybatch.job.replica.shared_requests import SharedRequests
-from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.replica.shared_requests import Found, SharedRequests
+from airflow_provider_raybatch.job.row import Request, RowFailure
 
 PART = Part("parts/a-1-000001.10.0-0.1.1.parquet", 1, 1, 0, 0, 10)
 ROWS = ChunkRows([], None)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ class Replica:
         return function(*given)
 
 
-async def begun(replica: Replica, *rows: Row) -> asyncio.Task[list[Row]]:
+async def begun(replica: Replica, *rows: Row) -> asyncio.Task[tuple[list[Row], list[Found]]]:
     task = asyncio.ensure_future(replica.shared.to_ask(rows))
     await asyncio.sleep(0)
     return task
@@ -61,8 +61,10 @@ def test_an_answer_is_heard_before_or_after_the_claims_reply(late: bool) -> None
         if late:
             assert await replica.shared.heard([(b"k" * 16, PART)]) == []
         replica.replies[0].set_result([False])
-        assert await asking == []
-        if not late:
+        assert await asking == ([], [(PART, one)] if late else [])
+        if late:
+            assert await replica.shared.land([(PART, one)]) == []
+        else:
             await replica.shared.heard([(b"k" * 16, PART)])
         assert replica.landed == [(one, PART.path)]
         assert (replica.shared.waiting, replica.shared._told) == (0, {})
@@ -78,7 +80,7 @@ def test_a_key_that_became_free_meanwhile_is_claimed_again() -> None:
         replica.replies[0].set_result([False])
         await asyncio.sleep(0.01)
         replica.replies[1].set_result([True])
-        assert await asking == [one]
+        assert await asking == ([one], [])
         assert one.claimed == b"k" * 16
 
     asyncio.run(story())
@@ -90,25 +92,29 @@ def test_equal_rows_of_two_batches_wait_for_one() -> None:
         first, second = await begun(replica, *rows[:2]), await begun(replica, *rows[2:])
         replica.replies[0].set_result([True])
         replica.replies[1].set_result([False])
-        assert (await first, await second) == ([rows[0]], [])
+        assert (await first, await second) == (([rows[0]], []), ([], []))
         assert replica.shared.waiting == 3
         assert replica.shared.given_back([rows[0]]) == ([], [rows[1]])
         (followers,) = replica.shared.followers([rows[1]]).values()
         assert {one.ordinal for one in followers} == {2, 3}
         assert await replica.shared.written([(PART, [b"k" * 16])]) == []
-        third = await replica.shared.to_ask([row(4)])
-        assert (third, [one.ordinal for one, _ in replica.landed]) == ([], [4])
+        fourth = row(4)
+        assert await replica.shared.to_ask([fourth]) == ([], [(PART, fourth)])
 
     asyncio.run(story())
 
 
-def test_a_row_whose_images_have_changed_frees_what_it_claimed() -> None:
+@pytest.mark.parametrize("how", ["changed", "gone"])
+def test_a_row_whose_images_are_not_those_frees_what_it_claimed(how: str) -> None:
     async def story() -> None:
         replica, rows = Replica(), [row(0), row(1)]
         asking = await begun(replica, *rows)
         replica.replies[0].set_result([True])
-        assert await asking == [rows[0]]
-        rows[0].prepared = PreparedRow(Request(prompt="x"), b"n" * 16, is_shared=True)
+        assert await asking == ([rows[0]], [])
+        if how == "changed":
+            rows[0].prepared = PreparedRow(Request(prompt="x"), b"n" * 16, is_shared=True)
+        else:
+            rows[0].result = RowFailure("media", "it can't be read")
         (changed,) = replica.shared.changed(rows)
         assert replica.shared.given_back([changed]) == ([], [rows[1]])
         assert replica.shared.followers([changed]) == {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that make the same request as an earlier row."""
+"""Rows that make the same sampled request as earlier rows are numbered."""
 
 from __future__ import annotations
 
@@ -24,21 +24,16 @@ def test_repeats_do_not_depend_on_how_many_are_compared_at_once(
     all_rows = RequestKeys(3 * np.arange(len(rows)), own, np.array([one for _, one in rows], np.bool_))
     in_ranges = Partitions(RequestKeys, ranges)
     in_ranges.add(all_rows, key_array.range_of(own, ranges))
-    first: dict[bytes, int] = {}
     times: dict[bytes, int] = {}
     expected = []
     for place, (key, is_greedy) in enumerate(rows):
         if not is_greedy:
             if times.get(key):
-                expected.append((3 * place, 3 * place, key, times[key]))
+                expected.append((3 * place, key, times[key]))
             times[key] = times.get(key, 0) + 1
-        elif first.setdefault(key, place) < place:
-            expected.append((3 * place, 3 * first[key], key, 0))
     found = [
-        (row, leader, one.keys[place : place + 1].tobytes(), number)
+        (row, one.keys[place : place + 1].tobytes(), number)
         for one in map(repeats_of, in_ranges)
-        for place, (row, leader, number) in enumerate(
-            zip(one.ordinals.tolist(), one.first.tolist(), one.numbers.tolist(), strict=True)
-        )
+        for place, (row, number) in enumerate(zip(one.ordinals.tolist(), one.numbers.tolist(), strict=True))
     ]
     assert sorted(found) == expected

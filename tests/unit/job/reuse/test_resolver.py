@@ -33,19 +33,8 @@ class HasMost:
         raise NotImplementedError
 
 
-@pytest.mark.parametrize(
-    ("greedy", "cached"),
-    [
-        (True, True),
-        pytest.param(
-            True, False, marks=pytest.mark.thorough("memory of more look-ups; one is traced always")
-        ),
-        pytest.param(
-            False, True, marks=pytest.mark.thorough("memory of more look-ups; one is traced always")
-        ),
-    ],
-)
-def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool, cached: bool) -> None:
+@pytest.mark.parametrize("greedy", [True, False])
+def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool) -> None:
     """Each request is asked by two rows, which are anywhere in the input."""
     monkeypatch.setattr(row_keys, "_ROWS_PER_RANGE", AT_ONCE)
     monkeypatch.setattr(partitions, "_MOST_IN_MEMORY", 400_000)
@@ -61,16 +50,14 @@ def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool, cached: 
             rows = np.arange(start, start + AT_ONCE)
             some = RequestKeys(rows, made[asked[rows]], np.full(len(rows), greedy))
             own.add(some, key_array.range_of(some.keys, number))
-        found = [CachedResponses(Partitions(CachedRows, number), HasMost(), "stored")] if cached else []
-        resolver = ReuseResolver(ROWS, nothing, nothing, found, share=True)
-        resolver.resolve(all_repeats(own), own if cached else None)
+        found = CachedResponses(Partitions(CachedRows, number), HasMost(), "stored")
+        resolver = ReuseResolver(ROWS, nothing, [found])
+        resolver.resolve(all_repeats(own), own)
         repetitions = resolver.repetitions
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    hits = sum(len(one.rows) for one in found)
-    assert hits >= ROWS * 0.7 * cached
-    assert len(resolver.followers) + hits >= ROWS // 2 * greedy
+    assert len(found.rows) >= ROWS * 0.7
     assert len(repetitions) == ROWS // 2 * (not greedy)
-    assert resolver.rows.sum() == hits + len(resolver.followers)
+    assert resolver.rows.sum() == len(found.rows)
     assert peak < 12 * (ROWS + len(repetitions))

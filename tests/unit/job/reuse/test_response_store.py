@@ -99,23 +99,22 @@ def test_store_failure_at_the_end_keeps_the_dataset(
     assert "The response store lacks new responses" in notices[0].message
 
 
-def test_the_ledger_gives_its_answers_or_its_failures(disk: LocalFolder) -> None:
+def test_the_ledger_gives_its_newest_answers(disk: LocalFolder) -> None:
     parts = [
         ledger(disk, "s1", {"a": response("old"), "b": failure("engine", "broke")}),
         ledger(disk, "s2", {"a": response("new"), "c": response("C")}),
     ]
-    assert found(LedgerResponses(disk, parts), "c", "b", "a", "a") == {
+    assert found(LedgerResponses(disk, parts, print), "c", "b", "a", "a") == {
         0: ("C", "s2"),
         2: ("new", "s2"),
         3: ("new", "s2"),
     }
-    assert found(LedgerResponses(disk, parts, failures=True), "a", "b") == {1: ("broke", "s1")}
 
 
 def test_no_part_is_opened_for_nothing(disk: LocalFolder) -> None:
     part = ledger(disk, "s1", {"a": response("A")})
     Path(disk.root, part.path).unlink()
-    assert len(LedgerResponses(disk, [part]).lookup(keys.as_array([]))) == 0
+    assert len(LedgerResponses(disk, [part], print).lookup(keys.as_array([]))) == 0
 
 
 def test_output_without_completions_gets_a_list_of_its_own(disk: LocalFolder) -> None:
@@ -123,13 +122,8 @@ def test_output_without_completions_gets_a_list_of_its_own(disk: LocalFolder) ->
         ledger(disk, "s1", {"a": response("A")}),
         ledger(disk, "s2", {"b": response("B")}, completions=True),
     ]
-    responses = LedgerResponses(disk, parts)
+    responses = LedgerResponses(disk, parts, print)
     adopted = matched(np.arange(2), keys.as_array([key("a"), key("b")]), responses)
     table = responses.read(adopted, MOST_BYTES).sort_by("hit")
     outputs = SEVERAL.adapted(table["output"].combine_chunks(), SEVERAL.output_type).to_pylist()
     assert [[one["text"] for one in output["completions"]] for output in outputs] == [["A"], ["B"]]
-
-
-def test_lone_surrogate_ends_in_a_dead_letter(disk: LocalFolder) -> None:
-    part = ledger(disk, "s1", {"a": failure("template", "no \ud800")})
-    assert found(LedgerResponses(disk, [part], failures=True), "a") == {0: ("no ?", "s1")}

@@ -3,23 +3,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.job.parts.part import Part
-from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
+from airflow_provider_raybatch.job.reuse.reuse import parts_of_task
 from airflow_provider_raybatch.job.reuse.row_keys import ranges_for
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
-from airflow_provider_raybatch.job.work import in_sequence
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.attempts import GREEDY, Attempt
@@ -27,6 +22,8 @@ from tests.support.faulty_s3 import FaultyS3
 from tests.support.responses import DAY, Shop
 
 pytestmark = pytest.mark.usefixtures("ranges")
+
+SAMPLED: dict[str, Any] = {"sampling": {"temperature": 1}}
 
 
 @pytest.fixture
@@ -39,11 +36,6 @@ class TestRegenerate:
         Attempt(tmp_path, ["a", "b"], on_clear="regenerate").answer([0, 1])
         assert Attempt(tmp_path, ["a", "b", "c"], on_clear="regenerate", number=1).asked == [2]
         assert Attempt(tmp_path, ["a", "b", "c"], on_clear="regenerate", token="other").asked == [0, 1, 2]
-
-    def test_equal_row_reuses_the_answer_of_an_earlier_attempt(self, tmp_path: Path) -> None:
-        fields = {"on_clear": "regenerate", "sampling": GREEDY}
-        assert Attempt(tmp_path, ["a", "a"], **fields).answer([0]).asked == [0]
-        assert Attempt(tmp_path, ["a", "a"], number=1, **fields).asked == []
 
 
 class TestResume:
@@ -59,18 +51,13 @@ class TestResume:
     def test_no_key_is_made_and_no_part_is_opened(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert self.first(tmp_path, [0], sampling=GREEDY).asked == [0, 1, 3]
+        assert self.first(tmp_path, [0], **SAMPLED).asked == [0, 1, 2, 3, 4, 5]
         read = _opened(monkeypatch)
-        again = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
-        assert again.asked == [1, 3]
-        assert again.events == []
+        again = Attempt(tmp_path, self.TEXTS, number=1, **SAMPLED)
+        assert (again.asked, again.events) == ([1, 2, 3, 4, 5], [])
+        assert again.reuse_plan.repetitions == {2: 1, 4: 1, 5: 2}
         assert len(read) == ranges_for(len(self.TEXTS))
         assert all(path.endswith("repeats.index") for path in read)
-        again.answer([1, 3])
-        ledger = parts_of_task(again.job)
-        read.clear()
-        rows = _rows(again, again.reuse_plan.fan_out(again.job, again.source, ledger))
-        assert {row["ordinal"]: row["output"]["response"] for row in rows} == {2: "r0", 4: "r1", 5: "r0"}
 
     def test_s3_costs_one_listing_and_a_request_per_gapped_part(
         self, tmp_path: Path, proxy: FaultyS3
@@ -79,7 +66,7 @@ class TestResume:
         folder = S3Folder(proxy.api.new_bucket(), "out", proxy.api.credentials)
 
         def attempt(number: int) -> Attempt:
-            return Attempt(tmp_path, texts, None, folder, sampling=GREEDY, number=number)
+            return Attempt(tmp_path, texts, None, folder, number=number, **SAMPLED)
 
         first = attempt(0)
         first.write_parts()
@@ -93,22 +80,9 @@ class TestResume:
         kinds = ["listing" if "list-type" in target else target.rpartition(".")[2] for target in asked]
         assert Counter(kinds) == {"index": ranges_for(len(texts)), "listing": 1, "parquet": 1}
 
-    def test_a_follower_leads_where_its_leader_has_failed_for_good(self, tmp_path: Path) -> None:
-        first = self.first(tmp_path, [1, 3], sampling=GREEDY)
-        failed = np.isin(np.arange(len(self.TEXTS)), [0, 1, 3])
-        good = look_back(first.job.folder, first.run_folder, first.source.rows)
-        reuse_plan = plan_reuse(first.job, first.source, good, failed, None, in_sequence, first.events.append)
-        found = {
-            row: leader
-            for some in reuse_plan.followers
-            for row, leader in zip(some.ordinals.tolist(), some.leaders.tolist(), strict=True)
-        }
-        assert found == {4: 1, 5: 2}
-
     def test_rows_keep_their_keys_where_samples_are_asked_for(self, tmp_path: Path) -> None:
-        sampled = {"sampling": {"temperature": 1}}
-        self.first(tmp_path, [0, 1, 5], **sampled)
-        again = Attempt(tmp_path, self.TEXTS, number=1, **sampled)
+        self.first(tmp_path, [0, 1, 5], **SAMPLED)
+        again = Attempt(tmp_path, self.TEXTS, number=1, **SAMPLED)
         assert (again.asked, again.events) == ([2, 3, 4], [])
         assert again.reuse_plan.repetitions == {2: 1, 4: 1}
         again.answer([2, 3, 4])
@@ -119,47 +93,58 @@ class TestResume:
         ]
         assert len(set(keys)) == len(self.TEXTS)
 
-    def test_first_attempt_looks_for_equal_requests(self, tmp_path: Path, store: ResponseStore) -> None:
-        """Without a store and an earlier input there is nothing to reuse."""
-        first = Attempt(tmp_path / "one", self.TEXTS, sampling=GREEDY)
-        assert [phase.message for phase in first.events] == ["checking 6 rows for equal requests"]
-        stored = Attempt(tmp_path / "two", self.TEXTS[:1], store, sampling=GREEDY)
-        assert [phase.message for phase in stored.events] == ["checking 1 row for reusable answers"]
+    def test_first_attempt_makes_keys_where_they_are_needed(
+        self, tmp_path: Path, store: ResponseStore
+    ) -> None:
+        """Equal greedy requests meet while the job runs; of sampled ones, each has a key of its own."""
+
+        def said(name: str, store: ResponseStore | None = None, **sampling: Any) -> list[str]:
+            return [one.message for one in Attempt(tmp_path / name, self.TEXTS, store, **sampling).events]
+
+        assert said("one", **SAMPLED) == ["checking 6 rows for equal requests"]
+        assert said("two", sampling=GREEDY) == []
+        assert said("three", store, sampling=GREEDY) == ["checking 6 rows for reusable answers"]
 
     def test_only_the_missing_rows_are_looked_up_in_a_store(
         self, tmp_path: Path, store: ResponseStore
     ) -> None:
-        self.first(tmp_path / "one", [0, 1], sampling=GREEDY)
-        night = Attempt(tmp_path / "two", self.TEXTS, sampling=GREEDY)
+        self.first(tmp_path / "one", [0, 1], **SAMPLED)
+        night = Attempt(tmp_path / "two", self.TEXTS, **SAMPLED)
         night.answer([3]).store_in(store)
-        again = Attempt(tmp_path / "one", self.TEXTS, store, number=1, sampling=GREEDY)
-        assert again.asked == []
+        again = Attempt(tmp_path / "one", self.TEXTS, store, number=1, **SAMPLED)
+        assert again.asked == [2, 4, 5]
         assert [phase.message for phase in again.events] == ["checking 4 rows for reusable answers"]
 
+    @pytest.mark.parametrize("sampling", [GREEDY, {"temperature": 1}], ids=["greedy", "sampled"])
     def test_parts_of_another_input_are_searched_once(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, int]
     ) -> None:
-        Attempt(tmp_path, ["a", "x"], sampling=GREEDY).answer([0, 1])
-        first = self.first(tmp_path, [], number=1, sampling=GREEDY)
+        Attempt(tmp_path, ["a", "x"], sampling=sampling).answer([0, 1])
+        first = self.first(tmp_path, [], number=1, sampling=sampling)
+        left = [1, 3, 4] if sampling == GREEDY else [1, 2, 3, 4, 5]
+        assert first.asked == left
         read = _opened(monkeypatch)
-        assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).asked == [1, 3]
+        assert Attempt(tmp_path, self.TEXTS, number=2, sampling=sampling).asked == left
+        assert read
         assert all(path.startswith(first.run_folder) for path in read)
         # New parts are searched: another attempt may have worked on the other input meanwhile.
-        Attempt(tmp_path, ["c", "x", "x"], number=3, sampling=GREEDY).answer([0])
-        assert Attempt(tmp_path, self.TEXTS, number=4, sampling=GREEDY).asked == [1]
+        Attempt(tmp_path, ["c", "x", "x"], number=3, sampling=sampling).answer([0])
+        left.remove(3)
+        assert Attempt(tmp_path, self.TEXTS, number=4, sampling=sampling).asked == left
 
     def test_a_larger_limit_makes_all_keys_again(self, tmp_path: Path) -> None:
         few = {"source": [str(tmp_path / "in.jsonl")], "limit": 2}
-        first = Attempt(tmp_path, self.TEXTS, **few, sampling=GREEDY)
+        first = Attempt(tmp_path, self.TEXTS, **few, **SAMPLED)
         first.write_parts()
         first.answer([0, 1])
-        all_rows = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
-        assert all_rows.asked == [3]
+        all_rows = Attempt(tmp_path, self.TEXTS, number=1, **SAMPLED)
+        assert all_rows.asked == [2, 3, 4, 5]
+        assert all_rows.reuse_plan.repetitions == {2: 1, 4: 1, 5: 2}
 
     @pytest.mark.parametrize("damage", ["not Parquet", "empty", "cut", "flipped"])
     def test_a_damaged_search_is_made_again(self, tmp_path: Path, damage: str) -> None:
         """Arrow raises whatever it likes for a damaged file, or believes it."""
-        first = self.first(tmp_path, [0, 1], sampling=GREEDY)
+        first = self.first(tmp_path, [0, 1], **SAMPLED)
         kept = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*repeats.index")}
         assert len(kept) == ranges_for(len(self.TEXTS))
         size = min(map(len, kept.values()))
@@ -174,11 +159,11 @@ class TestResume:
                         "flipped": flipped,
                     }[damage]
                 )
-            again = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
-            assert again.asked == [3]
+            again = Attempt(tmp_path, self.TEXTS, number=1, **SAMPLED)
+            assert again.reuse_plan.repetitions == {2: 1, 4: 1, 5: 2}
             assert again.reuse_plan.search is not None
         again.write_parts()
-        assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).reuse_plan.search is None
+        assert Attempt(tmp_path, self.TEXTS, number=2, **SAMPLED).reuse_plan.search is None
         assert first.job.part_folder != again.job.part_folder
 
 
@@ -231,28 +216,18 @@ class TestFromNightToNight:
         ]
 
     @pytest.mark.parametrize("sampling", [GREEDY, {"temperature": 1}], ids=["greedy", "sampled"])
-    @pytest.mark.parametrize("deduplicate", [True, False])
-    def test_equal_rows_whose_answer_is_gone_are_asked_once(
-        self, tmp_path: Path, store: ResponseStore, sampling: dict[str, int], deduplicate: bool
+    def test_rows_whose_answer_is_gone_are_asked(
+        self, tmp_path: Path, store: ResponseStore, sampling: dict[str, int]
     ) -> None:
-        """A sampled request wants an answer a row, and so does a user who wants no sharing."""
         texts = ["a", "b", "c", "a", "b", "a"]
         first = Attempt(tmp_path / "first", texts, sampling=sampling)
         first.answer(first.asked).store_in(store)
-        night = Attempt(tmp_path / "night", texts, store, sampling=sampling, deduplicate=deduplicate)
+        night = Attempt(tmp_path / "night", texts, store, sampling=sampling)
         assert night.asked == []
         for path in Path(store.folder.uri).glob("v1/data/**/*.parquet"):
             path.unlink()
         assert night.write_parts() == []
-        shares = deduplicate and sampling == GREEDY
-        still = np.flatnonzero(~night.reuse_plan.shared).tolist()
-        assert still == ([0, 1, 2] if shares else list(range(6)))
-        numbers = {} if sampling == GREEDY else {3: 1, 4: 1, 5: 2}
-        assert night.reuse_plan.repetitions == numbers
-        night.answer(still)
-        rows = _rows(night, night.reuse_plan.fan_out(night.job, night.source, parts_of_task(night.job)))
-        shared = {3: "r0", 4: "r1", 5: "r0"} if shares else {}
-        assert {row["ordinal"]: row["output"]["response"] for row in rows} == shared
+        assert night.reuse_plan.repetitions == ({} if sampling == GREEDY else {3: 1, 4: 1, 5: 2})
 
     def test_what_expired_does_not_come_back_as_young(self, tmp_path: Path) -> None:
         shop = Shop(LocalFolder(str(tmp_path / "store")))
@@ -295,19 +270,3 @@ def test_equal_sampled_rows_are_paid_once_if_the_input_changes(tmp_path: Path, d
 def test_non_numeric_temperature_does_not_end_the_job(tmp_path: Path) -> None:
     rows = [{"text": "a", "sampling": {"temperature": "hot"}}, {"text": "b", "sampling": {}}]
     assert Attempt(tmp_path, rows, sampling_column="sampling", sampling=GREEDY).asked == [0, 1]
-
-
-def test_nondeterministic_function_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "moody.py").write_text(
-        "import itertools\nnumbers = itertools.count()\n"
-        "def ask(row):\n    return f'{next(numbers) // 3}: {row[\"text\"]}'\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "moody", raising=False)
-    prompt = {"prompt_function": "moody:ask"}
-    first = Attempt(tmp_path, ["a", "b", "a"], **prompt, sampling=GREEDY)
-    assert first.asked == [0, 1]
-    first.answer(first.asked)
-    with pytest.raises(RaybatchError, match=r"^prompt_function: 1 row asked what another row asks") as caught:
-        first.reuse_plan.fan_out(first.job, first.source, parts_of_task(first.job), in_sequence)
-    assert caught.value.failure_class is FailureClass.USER_ERROR

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from tests.support.repeated_task import RepeatedTask, assert_whole
+from tests.support.repeated_task import RepeatedTask, assert_whole, rows_of
 from tests.support.whole_job import ended_while_writing
 
 SLOTS = 4
@@ -34,6 +35,30 @@ def test_a_resume_brings_the_missing_rows_together(task: RepeatedTask) -> None:
     asked = [prompt[:8] for prompt, _ in engine.asked]
     assert len(asked) == len(texts) - kept
     assert len(list(itertools.groupby(asked))) < 1.3 * len(set(asked))
+
+
+def test_first_steps_of_rows_that_begin_alike_come_together(task: RepeatedTask) -> None:
+    """Buckets have all columns, also those that later steps alone read."""
+    rows = [
+        {"text": f"{document:08d}{'x' * 3000} question {number}", "by": f"judge {number}"}
+        for document in range(60)
+        for number in range(4)
+    ]
+    random.Random(7).shuffle(rows)
+    source = task.folder / "documents.jsonl"
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    steps = [
+        {"name": "draft", "prompt": "{row.text}"},
+        {"name": "judge", "prompt": "{row.by} of {row.draft_response}"},
+    ]
+    manifest = task.run(**FIELDS, source=[str(source)], steps=steps, sampling={"temperature": 0})
+    assert PREFIXES in task.notices()
+    assert [one["judge_response"] for one in rows_of(manifest)] == [
+        f"{row['by']} of {row['text']}" for row in rows
+    ]
+    (engine,) = task.engines_of(manifest)
+    drafts = [prompt[:8] for prompt, _ in engine.asked if not prompt.startswith("judge")]
+    assert len(list(itertools.groupby(drafts))) < 1.3 * len(set(drafts))
 
 
 def test_long_rows_begin_first(task: RepeatedTask) -> None:
