@@ -29,6 +29,8 @@ class Step(dict[str, Any]):
         typed columns of both are those of the best one.
     :param adapter: where the adapter (LoRA) lies that answers this step; by default the operator's `adapter`.
     :param sampling: vLLM's sampling parameters, merged over the operator's `sampling`.
+    :param sampling_column: a column of the source with sampling parameters that override `sampling` per row;
+        by default the operator's `sampling_column`.
     :param response_format: ``text`` (default), ``json_object`` or a JSON schema, whose properties become
         typed columns.
     :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
@@ -53,6 +55,7 @@ class Step(dict[str, Any]):
         best: str | None = None,
         adapter: str | None = None,
         sampling: Mapping[str, Any] | None = None,
+        sampling_column: str | None = None,
         response_format: Mapping[str, Any] | str | None = None,
         on_truncated: Literal["keep", "error"] | None = None,
         on_rejected: Literal["fail", "continue"] | None = None,
@@ -67,6 +70,7 @@ class Step(dict[str, Any]):
             "best": best,
             "adapter": adapter,
             "sampling": sampling,
+            "sampling_column": sampling_column,
             "response_format": response_format,
             "on_truncated": on_truncated,
             "on_rejected": on_rejected,

@@ -248,7 +248,8 @@ class BatchInferenceSpec(Identity):
         ])
         check_adapters(self.steps, self.adapter)
         check_columns([
-            StepColumns(step, one.made_columns, list(one.column_arguments())) for step, one in asked
+            StepColumns(step, one.made_columns, list(one.column_arguments()), one.columns_of_source)
+            for step, one in asked
         ])
         return self
 
@@ -264,7 +265,7 @@ class BatchInferenceSpec(Identity):
         for number, step in enumerate(self.steps):
             earlier = [name for one in found for name in one.step_columns]
             asked = AskedStep(steps=self.steps, number=number, earlier_columns=earlier)
-            own = fields_of(asked, self.sampling, self.adapter)
+            own = fields_of(asked, self.sampling)
             try:
                 found.append(BatchInferenceSpec.model_validate({**shared, **own}))
             except ValidationError as error:

@@ -83,7 +83,15 @@ class SpecArguments(
     @property
     def adapter_locations(self) -> dict[str, str]:
         """See :attr:`ModelArguments.adapter_locations`; with those of all steps."""
-        return adapters_of(self.steps, self.adapter) if self.steps else super().adapter_locations
+        own = super().adapter_locations
+        return {**self.adapters, **adapters_of(self.steps, self.adapter)} if self.steps else own
+
+    @property
+    def columns_of_source(self) -> dict[str, str]:
+        """Columns that only the source can have, each with the argument that names it."""
+        named = {self.sampling_column: "sampling_column", self.adapter_column: "adapter_column"}
+        chosen = {column: argument for column, argument in named.items() if column is not None}
+        return {**chosen, **dict.fromkeys(self.images, "images")}
 
     @property
     def asks_several(self) -> bool:

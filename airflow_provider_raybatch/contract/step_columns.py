@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -15,11 +15,13 @@ class StepColumns(NamedTuple):
 
     :param made: those that it may make, in lower case.
     :param read: those that its request reads.
+    :param of_source: those among them that no step makes, each with the argument that names it.
     """
 
     step: StepArguments
     made: AbstractSet[str]
     read: Sequence[str]
+    of_source: Mapping[str, str]
 
 
 def check_columns(steps: Sequence[StepColumns]) -> None:
@@ -28,13 +30,13 @@ def check_columns(steps: Sequence[StepColumns]) -> None:
     :raises ValueError: one sentence, with the name of the step.
     """
     made: set[str] = set()
-    for number, (step, own, read) in enumerate(steps):
+    for number, (step, own, read, of_source) in enumerate(steps):
         where = f"steps: {step.name}"
         later = set[str]().union(*(one.made for one in steps[number:])) - made
-        for column in step.images:
+        for column, argument in of_source.items():
             if column.lower() in made | later:
                 raise ValueError(
-                    f"{where}: images: {column!r} is a column that a step makes; name one of the source"
+                    f"{where}: {argument}: {column!r} is a column that a step makes; name one of the source"
                 )
         for column in (*read, *(condition[0] for condition in step.when)):
             if column.lower() in later:

@@ -10,15 +10,20 @@ from airflow_provider_raybatch.contract.arguments.adapters import revision_of
 from airflow_provider_raybatch.contract.arguments.steps import AskedStep, StepArguments
 
 
-def fields_of(asked: AskedStep, sampling: Mapping[str, Any], adapter: str | None) -> dict[str, Any]:
+def fields_of(asked: AskedStep, sampling: Mapping[str, Any]) -> dict[str, Any]:
     """What the spec of one step has in place of the whole spec's fields.
 
-    :param sampling: of the whole spec, and `adapter`.
+    :param sampling: of the whole spec.
     """
     step = asked.step
     own = step.model_dump(exclude={"name", "each", "best", "on_rejected", "when"})
     own |= {"sampling": {**sampling, **step.sampling}, "output_prefix": f"{step.name}_"}
-    own |= {"asked_step": asked, "adapter": step.adapter or adapter}
+    own["asked_step"] = asked
+    for name in ("adapter", "sampling_column"):
+        if own[name] is None:
+            del own[name]  # that of the whole spec counts
+    if step.adapter is not None:  # which no row chooses
+        own |= {"adapters": {}, "adapter_column": None}
     return own if asked.is_last else {**own, "postprocess": None}
 
 

@@ -31,7 +31,7 @@ _OF_STEPS = {
     "response_column": "the columns of a step begin with its name",
     "output_prefix": "the columns of a step begin with its name",
     **dict.fromkeys(("query", "document", "documents_column"), "steps generate text"),
-    **dict.fromkeys(("sampling_column", "adapter_column", "adapters", "tools"), "steps don't take it yet"),
+    "tools": "steps don't take it yet",
     "images": "each step names those that it shows",
     "on_overlong": "steps don't cut prompts",
 }
@@ -47,7 +47,7 @@ class StepArguments(ContractModel):
     :param best: a property of the response's schema: the larger it is, the better the completion that it is
         about.
     :param adapter: where the adapter (LoRA) lies that answers; by default the job's own.
-    :param sampling: merged over the job's own.
+    :param sampling: merged over the job's own, and `sampling_column` in place of the job's own.
     :param on_rejected: whether a row fails whose response is not what was asked for, or goes on with it.
     :param when: conditions on the row and on earlier answers, which must all hold; else the step is skipped.
     """
@@ -61,6 +61,7 @@ class StepArguments(ContractModel):
     best: str | None = None
     adapter: AdapterLocation | None = None
     sampling: dict[str, Any] = Field(default_factory=dict)
+    sampling_column: str | None = Field(default=None, min_length=1)
     response_format: str | dict[str, Any] = "text"
     on_truncated: Literal["keep", "error"] = "keep"
     on_rejected: Literal["fail", "continue"] = "fail"

@@ -220,6 +220,7 @@ def as_located(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter])
     digests = {name: adapters[name].digest for name in locations}
     if spec.steps:
         pinned = with_adapters(spec.steps, spec.adapter, locations)
+        pinned["adapters"] = {name: locations.get(name, place) for name, place in spec.adapters.items()}
     elif spec.adapter is None:
         pinned = {"adapters": locations}
     else:

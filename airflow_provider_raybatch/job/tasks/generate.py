@@ -59,7 +59,8 @@ class Generate(Task):
     def keeps_completions(self) -> bool:
         """Whether rows may have more than one completion, so that there is a column for them."""
         spec = self.spec
-        several_at_times = spec.samples_by_row or spec.prompt_function is not None
+        rows_decide = spec.samples_by_row and spec.asked_step is None
+        several_at_times = rows_decide or spec.prompt_function is not None
         return spec.asks_several or several_at_times
 
     @cached_property

@@ -116,7 +116,9 @@ class TestTemplates:
         with pytest.raises(SpecError, match=r"^Task 't': steps: judge: when: '~' is not an operator"):
             batch(prompt=None, steps=[judge(when=[("a", "~", 1)])], limit="{{ params.x }}")
 
-    @pytest.mark.parametrize("name", ["sampling_column", "system_prompt", "prompt", "format", "sampling"])
+    @pytest.mark.parametrize(
+        "name", ["sampling_column", "adapter_column", "system_prompt", "prompt", "format", "sampling"]
+    )
     def test_other_arguments_may_be_unknown_meanwhile(self, name: str) -> None:
         assert batch(**{"prompt": None, "steps": [DRAFT, judge()], name: "{{ params.x }}"}).steps
 

@@ -94,6 +94,29 @@ def test_a_step_has_an_adapter_of_its_own(place: Place) -> None:
     assert (found[0]["judge_response"], asked) == ("[/adapters/critic] judge [/adapters/writer] draft one", 2)
 
 
+def test_rows_choose_adapters_and_sampling(place: Place) -> None:
+    """Each step asks by what the row has, unless the step says otherwise."""
+    rows = [{"text": "one", "who": "a", "own": {"max_tokens": 2}}, {"text": "one", "who": None, "own": None}]
+    steps = [{**DRAFT, "sampling_column": "own"}, JUDGE, {**DRAFT, "name": "end", "adapter": "/adapters/end"}]
+    chosen = {"adapters": {"a": "/adapters/a"}, "adapter_column": "who"}
+    found, asked = place.run(0, rows, steps, **chosen)
+    names = ("draft_response", "judge_response", "end_response")
+    assert [[row[name] for name in names] for row in found] == [
+        ["[a] draft", "[a] judge [a] draft", "[/adapters/end] draft one"],
+        ["draft one", "judge draft one", "[/adapters/end] draft one"],
+    ]
+    assert asked == 5
+    assert place.run(1, rows, steps, **chosen)[1] == 0
+    assert place.run(2, rows, steps, **{**chosen, "sampling_column": "own"})[1] == 2
+
+
+@pytest.mark.parametrize("own", [{"n": 2}, '{"n": 2}'])
+def test_all_rows_of_a_step_have_as_many_completions(place: Place, own: Any) -> None:
+    rows = [{"text": "one", "own": own}, {"text": "two", "own": None}]
+    with pytest.raises(RaybatchError, match="column 'own' has n=2, and all rows of a step have as many"):
+        place.run(0, rows, [{**DRAFT, "sampling_column": "own"}], max_errors=0)
+
+
 def test_a_late_column_is_asked_about(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows without the column are as rows where it is null."""
     monkeypatch.setattr(input_check, "_SAMPLE_ROWS", 2)
