@@ -246,7 +246,7 @@ class BatchInferenceSpec(Identity):
             for _, one in asked
             if one.asked_step is not None
         ])
-        check_adapters(self.steps, self.adapter)
+        check_adapters(self.steps, self.adapter, self.adapters)
         check_columns([
             StepColumns(step, one.made_columns, list(one.column_arguments()), one.columns_of_source)
             for step, one in asked

@@ -94,6 +94,11 @@ class SpecArguments(
         return {**chosen, **dict.fromkeys(self.images, "images")}
 
     @property
+    def rows_decide(self) -> bool:
+        """Whether rows may have sampling parameters of their own."""
+        return self.samples_by_row or self.prompt_function is not None
+
+    @property
     def asks_several(self) -> bool:
         """Whether the job's own sampling gives a row more than one completion, or an earlier step has."""
         return int(self.sampling.get("n", 1)) > 1 or bool(self.asked_step and self.asked_step.step.each)

@@ -36,13 +36,14 @@ def adapters_of(steps: Sequence[StepArguments], adapter: str | None) -> dict[str
     return {revision_of(location)[0]: location for location in given if location is not None}
 
 
-def check_adapters(steps: Sequence[StepArguments], adapter: str | None) -> None:
+def check_adapters(steps: Sequence[StepArguments], adapter: str | None, adapters: Mapping[str, str]) -> None:
     """Refuse one adapter in two versions: an engine has each under its name.
 
     :param adapter: of steps without one of their own.
+    :param adapters: among which rows choose, by name.
     :raises ValueError: one sentence, with the name of the step.
     """
-    names: dict[str, str] = {}
+    names = dict(adapters)
     for step in steps:
         if (location := step.adapter or adapter) is not None:
             known = names.setdefault(revision_of(location)[0], location)

@@ -71,6 +71,11 @@ class Request:
         return sum(_length(message.get("content")) for message in self.messages or ())
 
     @property
+    def references(self) -> tuple[str, ...]:
+        """Where its images lie; empty ones for those that the row has."""
+        return tuple(image.uri for image in self.images)
+
+    @property
     def has_versions(self) -> bool:
         """Whether the versions of all its images are known, so that it has a key."""
         return not self.images or all(image.version for image in self.images)
@@ -191,12 +196,14 @@ class RowFailure:
         ``postprocess``; ``cancelled``, ``expired`` or ``limit_reached`` where no request was made before
         its batch ended.
     :param input_tokens: of a response that was generated and rejected, as are `output_tokens`.
+    :param is_of_reference: whether what an image refers to can't be read.
     """
 
     step: str
     reason: str
     input_tokens: int = 0
     output_tokens: int = 0
+    is_of_reference: bool = False
     truncated_prompt_tokens: ClassVar[int] = 0
     has_special_tokens: ClassVar[bool] = False
 
@@ -208,8 +215,8 @@ class RowFailure:
 
 
 def lacks_images(result: object) -> bool:
-    """Whether a row has failed since an image can't be read, which says nothing of equal rows."""
-    return isinstance(result, RowFailure) and result.step == "media"
+    """Whether a row has failed since a reference can't be read; an equal row may have the image elsewhere."""
+    return isinstance(result, RowFailure) and result.is_of_reference
 
 
 NOT_ASKED = RowFailure("skipped", "the row is left out by the conditions of its step, or by on_blank")

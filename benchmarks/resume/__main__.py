@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of a resume before the first missing row reaches an engine.
 
-Ours is the work of a job: read the source's metadata and the ledger, search answers (sampled requests that
-rows repeat are numbered; with and without a response store), and list the work. Ray Data's checkpoint filters
-the same input by the ids of finished rows. All run on the same Parquet files, each time in a fresh process.
+Ours is the work of a job: read the source's metadata and the ledger, search answers of equal rows (with and
+without a response store), and list the work. Ray Data's checkpoint filters the same input by the ids of
+finished rows. All run on the same Parquet files, each time in a fresh process.
 Memory is the peak of all processes below it, less their memory before they read the input.
 
     python benchmarks/resume [--ray] [ROWS ...] > benchmarks/results/resume.md
@@ -41,8 +41,8 @@ HEAD = f"""# Resume
 Seconds from the first read of the input until the missing rows can be asked: source, ledger, reusable
 answers, list of work, with `deduplicate` on. `reuse`: a response store with {STORED:,} other responses as
 well. CPU: of the driver, all threads. Opened: files of the ledger that were read. MiB: growth of memory. The
-best of {ROUNDS} rounds, each in a fresh process. With a response store, missing rows are keyed in this
-process; a job spreads that over the cluster.
+best of {ROUNDS} rounds, each in a fresh process. Missing rows are keyed in this process; a job spreads that
+over the cluster.
 
 - *whole*: one earlier submission, one row is missing.
 - *worn*: {SUBMISSIONS} earlier submissions; of ten parts, one has a failed row and one lacks a row; every

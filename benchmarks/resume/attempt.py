@@ -30,7 +30,7 @@ class Attempt:
             "prompt_column": "text",
             "model": "echo",
             "engine": "echo",
-            "sampling": {"temperature": 1},
+            "sampling": {"temperature": 0},
             "destination": f"{place.root}/{DESTINATION}",
             "submission": {
                 "task": {"dag_id": "benchmark", "run_id": "r", "task_id": "resume"},

@@ -32,26 +32,8 @@ def prepare(place: Place, rows: int, state: str) -> None:
         ids = np.arange(first, min(first + RAY_ROWS_PER_CHECKPOINT, rows - 1))
         pq.write_table(pa.table({"id": ids}), place.local / CHECKPOINT / f"{first:010d}.parquet")
     attempt = Attempt(place, submission=0)
-    _write_search(attempt, rows, state)
     _write_parts(attempt, rows, state)
     _fill_store(place)
-
-
-def _write_search(attempt: Attempt, rows: int, state: str) -> None:
-    """Write which rows repeat sampled requests, as the first attempt does once it has keyed all rows."""
-    from airflow_provider_raybatch.job.request.key_array import range_of
-    from airflow_provider_raybatch.job.request.keys import as_array
-    from airflow_provider_raybatch.job.reuse.duplicates import Repeats, Search
-    from airflow_provider_raybatch.job.reuse.partitions import Partitions
-    from airflow_provider_raybatch.job.reuse.row_keys import ranges_for
-    from airflow_provider_raybatch.job.row import Request
-
-    found = np.arange(1, rows, 100) if state != "whole" else np.empty(0, np.int64)
-    keys = as_array([attempt.job.keyer.key(Request(prompt=f"row {ordinal - 1}")) for ordinal in found])
-    repeats = Partitions(Repeats, ranges_for(rows))
-    all_of_them = Repeats(found, keys, np.ones(len(found), np.int64))
-    repeats.add(all_of_them, range_of(keys, repeats.number))
-    Search(repeats, rows, frozenset()).write(attempt.job.folder, attempt.job.part_folder)
 
 
 def _write_parts(attempt: Attempt, rows: int, state: str) -> None:

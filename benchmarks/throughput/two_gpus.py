@@ -126,7 +126,6 @@ def result(data: Path, out: Path, name: str, replicas: int, fields: dict[str, An
         "model": str(data / "model"),
         "replicas": replicas,
         **fields,
-        "deduplicate": False,
         "destination": str(place),
         "submission": {
             "task": {"dag_id": "benchmark", "run_id": place.name, "task_id": name},

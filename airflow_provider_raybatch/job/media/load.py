@@ -38,6 +38,10 @@ def load(images: Sequence[Image], access: ImageAccess) -> Loaded | RowFailure:
     for number, image in enumerate(images, 1):
         try:
             fetched = fetch(image, access)
+        except ImageError as error:
+            failure = media_failure(error, image, number, len(images))
+            return replace(failure, is_of_reference=bool(image.uri))
+        try:
             pixels.append(_decoded(fetched, access))
         except ImageError as error:
             return media_failure(error, image, number, len(images))

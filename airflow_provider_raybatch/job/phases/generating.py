@@ -118,7 +118,7 @@ def _rows_to_do(context: JobContext) -> Replicas | Sequence[WorkItem]:
     if job.spec.deduplicate and job.earlier_steps:  # those to first steps were looked for
         store = None if context.stored is None else context.store
         earlier = earlier_answers(job, context.earlier.files, store)
-    swaps = job.swaps_adapters
+    swaps = job.steps[0].spec.swaps_adapters
     grouping = regroup.grouping_for(todo, sizing, context.prefix, context.lengths, swaps)
     if grouping is not None:
         context.emit(events.Notice(message=grouping.notice))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the images of later steps before earlier ones are paid for: their columns are the source's."""
+"""Checks what later steps take of the source alone, such as images, before earlier ones are paid for."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def check_step_images(
     tolerance: Tolerance,
     emit: Callable[[Notice], None],
 ) -> None:
-    """Look at what the images of the first rows are, and whether they may be read.
+    """Look at the images, sampling parameters and adapters of the first rows, and whether images may be read.
 
     Where a condition on an answer decides which rows a step asks, it is told, and nothing is refused.
 
-    :raises PreflightError: a step can show no images of these rows.
+    :raises PreflightError: a step can use none of these rows.
     :raises RaybatchError: more rows fail than `tolerance` allows for the whole input.
     """
     for step in spec.step_specs()[1:]:
-        if step.images and step.asked_step is not None:
+        if step.columns_of_source and step.asked_step is not None:
             earlier = {name.lower() for name in step.asked_step.earlier_columns}
             is_sure = earlier.isdisjoint(map(str.lower, step.asked_step.step.condition_columns))
             # With a text in the place of the prompt, which reads answers.
@@ -41,13 +41,15 @@ def check_step_images(
             sampled = sample(asked, source, credentials)
             if not sampled.failures:
                 continue
-            where, rows = f"steps: {step.asked_step.step.name}: images", count_of(sampled.rows, "row")
+            arguments = ", ".join(dict.fromkeys(step.columns_of_source.values()))
+            where = f"steps: {step.asked_step.step.name}: {arguments}"
+            rows, used = count_of(sampled.rows, "row"), "shown" if arguments == "images" else "asked"
             if is_sure and not sampled.requests:
                 _, first = sampled.failures[0]
-                none = f"{where}: none of the first {rows} can be shown; the first fails"
+                none = f"{where}: none of the first {rows} can be {used}; the first fails"
                 raise PreflightError(f"{none}: {first.reason}.", public=f"{none}: {public_reason(first)}.")
             if is_sure:
                 tolerance.before(sampled.failures, sampled.rows)
             why = counted(sampled.failures, shows_rows=spec.shows_rows)
-            text = f"{where}: {len(sampled.failures):,} of the first {rows} can't be shown: {why}."
+            text = f"{where}: {len(sampled.failures):,} of the first {rows} can't be {used}: {why}."
             emit(Notice(level="warning", message=text))

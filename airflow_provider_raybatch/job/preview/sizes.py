@@ -9,8 +9,9 @@ import numpy as np
 
 from airflow_provider_raybatch.contract.preview import PlanReport, PreviewRequest, PromptTokens, Size
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.input.survey import Source
+from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.memory_check import expected_fit, with_length
@@ -21,7 +22,10 @@ from airflow_provider_raybatch.job.preview.picked import MOST_COUNTED, ROWS_PER_
 from airflow_provider_raybatch.job.preview.refusals import Refusals
 from airflow_provider_raybatch.job.preview.tokens import Counted, Question
 from airflow_provider_raybatch.job.reuse.reuse import plan_reuse
+from airflow_provider_raybatch.job.reuse.row_keys import ranges_for, request_keys
 from airflow_provider_raybatch.job.run.cpu_tasks import keys_over_the_cluster
+from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
+from airflow_provider_raybatch.job.work import Job, work
 
 _SEED = 0
 
@@ -114,7 +118,19 @@ def _remaining(found: Inspected, refusals: Refusals) -> int:
     )
     if reuse.notice:
         refusals.note(reuse.notice)
-    return int(np.count_nonzero(~(resolved | reuse.rows)))
+    done = resolved | reuse.rows
+    shares = found.spec.deduplicate and found.spec.engine != ray_data_llm.NAME
+    equal = _equal(found.job, found.source, done) if shares else 0
+    if equal:
+        refusals.note(f"{count_of(equal, 'row asks', 'rows ask')} what another row asks, for the same answer")
+    return int(np.count_nonzero(~done)) - equal
+
+
+def _equal(job: Job, source: Source, done: RowMask) -> int:
+    """How many of the other rows ask what one of them asks."""
+    items, number = work(source, ROWS_PER_CHUNK, done), ranges_for(source.rows)
+    greedy = (some.keys[some.greedy] for some in request_keys(job, items, number, keys_over_the_cluster))
+    return sum(len(own) - len(np.unique(own)) for own in greedy)
 
 
 def _sizes(shown: Mapping[str, object]) -> list[Size]:

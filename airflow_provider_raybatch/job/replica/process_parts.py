@@ -54,7 +54,8 @@ class PartWriter:
         raw = [row for row in rows if row.result is not SKIPPED and not isinstance(row.result, has_result)]
         check = self._job.task.check
         for row, response in zip(raw, self._engine.decode([row.result for row in raw]), strict=True):
-            row.result = check(response, row.prepared.request.sampling)  # type: ignore[union-attr]
+            request: Any = row.prepared.request
+            row.result = check(response, request.each[0].sampling if request.each else request.sampling)
 
     def write(self, rows: Sequence[Row]) -> list[WrittenPart]:
         """One part, unless its rows are very large or of several types."""

@@ -59,6 +59,7 @@ class RequestBuilder:
         self._id_column = spec.id_column
         self._calls_users_code = spec.prompt_function is not None
         self._shares = spec.deduplicate
+        self._is_later = spec.asked_step is not None and spec.asked_step.number > 0
 
     def ask(
         self,
@@ -108,7 +109,7 @@ class RequestBuilder:
             return PreparedRow(made, row_id=row_id)
         key = self._key(made, number, before)
         # A sampled request has a key of its own, unless it is of a later step.
-        has_equals = before is not None or self._keyer.is_greedy(made)
+        has_equals = self._is_later or self._keyer.is_greedy(made)
         is_shared = self._shares and key is not None and has_equals
         return PreparedRow(made, key, row_id, repetition=number, before=before, is_shared=is_shared)
 

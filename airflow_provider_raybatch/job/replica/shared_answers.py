@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_provider_raybatch.job.input.table import one_array
 from airflow_provider_raybatch.job.parts.part import Origin, Part, read_columns
@@ -111,7 +112,11 @@ class SharedAnswers:
             return None
         task = self._tasks[step]
         outputs = task.adapted(one_array(table["output"]), task.output_type)
-        places = np.flatnonzero(table["key"].is_valid().to_numpy())
+        counts = table["key"].is_valid()
+        if "failure" in table.schema.names:  # of a part; another row may have the image elsewhere
+            is_of_image = pc.match_substring_regex(pc.struct_field(table["failure"], "step"), r"(^|\.)media$")
+            counts = pc.and_not(counts, pc.fill_null(is_of_image, False))
+        places = np.flatnonzero(counts.to_numpy())
         keys = key_array.from_arrow(table["key"].take(pa.array(places)))
         order = np.argsort(keys, kind="stable")
         return _Read(table.combine_chunks(), outputs, origin, payer, keys[order], places[order])

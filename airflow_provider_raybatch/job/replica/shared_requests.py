@@ -7,12 +7,13 @@ See :mod:`~airflow_provider_raybatch.job.scheduling.claims`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
-from airflow_provider_raybatch.job.row import lacks_images
+from airflow_provider_raybatch.job.row import Request, lacks_images
 from airflow_provider_raybatch.job.work import Done
 
 Found: TypeAlias = tuple[Part, Row]
@@ -147,21 +148,29 @@ class SharedRequests:
         return self.take_over(keys)
 
     def followers(self, rows: Iterable[Row]) -> Followers:
-        """The rows that wait for these, which have an answer; they wait no more."""
+        """The rows that wait for these, which have an answer; they wait no more.
+
+        Where a row's images are not what its key says any more, only those that refer to the same follow it.
+        """
         found: Followers = {}
         for row in rows:
             key = row.claimed
-            if key is not None and key == row.prepared.key and (some := self._waiting.pop(key, [])):
+            if key is None or not (some := self._waiting.pop(key, [])):
+                continue
+            if self.changed([row]):
+                left = [one for one in some if _references(one) != _references(row)]
+                some = [one for one in some if _references(one) == _references(row)]
+                self._waiting |= {key: left} if left else {}
+                for one in some:
+                    one.prepared = replace(one.prepared, key=row.prepared.key)
+            if some:
                 found[row] = some
                 self.waiting -= len(some)
         return found
 
     @staticmethod
     def changed(rows: Iterable[Row]) -> list[Row]:
-        """Those of rows that have asked something else than they claimed, or whose images can't be read.
-
-        An equal row may have the same image under another name.
-        """
+        """Those of rows that have asked something else than they claimed, or whose images can't be read."""
         return [
             row
             for row in rows
@@ -201,3 +210,8 @@ class SharedRequests:
             else:
                 self._inflight.land(row, answer)
         return left
+
+
+def _references(row: Row) -> tuple[str, ...]:
+    request = row.prepared.request
+    return request.references if isinstance(request, Request) else ()

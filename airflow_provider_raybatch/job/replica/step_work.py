@@ -59,7 +59,9 @@ class StepWork:
 
 
 def _access(step: Job) -> ImageAccess | None:
-    if not (step.spec.deduplicate and step.spec.may_have_images):
+    spec = step.spec
+    may_share = bool(step.earlier_steps) or spec.rows_decide or step.keyer.may_be_greedy
+    if not (spec.deduplicate and spec.may_have_images and may_share):
         return None
     return image_access(step.spec, step.listing, step.credentials)
 

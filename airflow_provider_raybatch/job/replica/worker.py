@@ -271,8 +271,8 @@ class ReplicaWorker:
             await self._replica.tokenizer_thread(self._replica.asker.decode, rows)
             self._watch.add("detokenize", start)
             start = time.monotonic()
-            await self._release(*self._shared.given_back(self._shared.changed(rows)))
             followers = self._shared.followers(rows)
+            await self._release(*self._shared.given_back(self._shared.changed(rows)))
             written = await self._replica.thread(self._replica.asker.write, rows, followers)
             self._watch.add("write", start)
             if not self._ends:

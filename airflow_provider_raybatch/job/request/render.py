@@ -83,7 +83,8 @@ def _renderer(spec: BatchInferenceSpec, reads_images: bool) -> Render:
                 text_of(message.get("content"))
         if column is not None:
             merged = {**request.sampling, **_sampling_of(row.get(column), column)}
-            if spec.asked_step is not None and merged.get("n", 1) != spec.sampling.get("n", 1):
+            own = spec.sampling.get("n", 1)
+            if spec.asked_step is not None and merged.get("n", own) != own:
                 raise RenderError(
                     f"column {column!r} has n={merged['n']!r}, and all rows of a step have as many "
                     "completions; set n in the step's sampling"

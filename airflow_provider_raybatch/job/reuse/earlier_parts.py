@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses in the task's own parts: of an earlier input, or of an earlier configuration."""
+"""Responses in the task's own parts: of the same run, an earlier input or an earlier configuration."""
 
 from __future__ import annotations
 

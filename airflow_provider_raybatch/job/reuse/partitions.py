@@ -125,7 +125,7 @@ class Partitions(Generic[C]):
         except OSError as error:
             folder = os.environ.get("TMPDIR", "/tmp")
             raise RaybatchError(
-                f"reuse: keys of requests do not fit into {folder!r} on the node of the job's "
+                f"TMPDIR: keys of requests do not fit into {folder!r} on the node of the job's "
                 f"driver ({error.strerror}); free some space there, 120 bytes a row at most, or set TMPDIR "
                 "to a larger place.",
                 FailureClass.STORAGE,

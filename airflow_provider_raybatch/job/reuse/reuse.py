@@ -10,7 +10,6 @@ import numpy as np
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.events import Notice, Phase
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.parts import part as parts
@@ -211,12 +210,7 @@ def _usable(job: Job, files: Sequence[Entry]) -> list[Part]:
 
 def _may_be_greedy(job: Job) -> bool:
     """Whether equal requests may share an answer."""
-    return _rows_decide(job.spec) or job.keyer.may_be_greedy
-
-
-def _rows_decide(spec: BatchInferenceSpec) -> bool:
-    """Whether rows may have sampling parameters of their own."""
-    return spec.samples_by_row or spec.prompt_function is not None
+    return job.spec.rows_decide or job.keyer.may_be_greedy
 
 
 def _may_sample(job: Job) -> bool:
@@ -224,7 +218,7 @@ def _may_sample(job: Job) -> bool:
 
     The numbers are part of the keys, so they must be the same on a later day when the input has changed.
     """
-    return not job.spec.pools and (_rows_decide(job.spec) or not job.keyer.may_be_greedy)
+    return not job.spec.pools and (job.spec.rows_decide or not job.keyer.may_be_greedy)
 
 
 def _earlier_answers(

@@ -321,7 +321,8 @@ class PullQueue:
         """Keep the sum of unanswered rows, and which replicas have rows ahead."""
         self._unanswered += replica.unanswered - replica.counted
         replica.counted = replica.unanswered
-        ahead = replica.unanswered - replica.at_once - replica.give_back
+        # What waits for another row's answer can't be given back.
+        ahead = replica.given - replica.answered - replica.waiting - replica.at_once - replica.give_back
         if ahead > 0 and replica.group is None:
             self._ahead[name] = ahead
         else:

@@ -99,6 +99,14 @@ class TestAsked:
     def test_one_condition_needs_no_list(self) -> None:
         assert parse(StepArguments, JUDGE).when == [("draft_rejected", "is null")]
 
+    def test_rows_and_steps_mean_one_version_of_an_adapter(self) -> None:
+        chosen = {"adapters": {"acme/critic": "acme/critic@a"}, "adapter_column": "who"}
+        said = refused(DRAFT, {**JUDGE, "adapter": "acme/critic@b"}, **chosen)
+        assert "'acme/critic@b' and 'acme/critic@a' are two versions of one adapter" in said
+        assert in_steps(DRAFT, {**JUDGE, "adapter": "acme/critic@a"}, **chosen).adapter_locations == {
+            "acme/critic": "acme/critic@a"
+        }
+
 
 class TestDigests:
     def digests(self, *steps: dict[str, Any], **fields: Any) -> list[str]:

@@ -157,10 +157,12 @@ class TestBeforeTheyAreAsked:
 def test_a_copy_of_a_picture_that_changes_is_asked_about(world: World, becomes: str) -> None:
     """The one that is asked for all of them refers to a file that changes before it is loaded."""
     loaded, change = load.load, [lambda: world.write("a", TWO) if becomes == "another" else world.remove("a")]
+    tried: list[str] = []
 
     def late(images: Any, access: Any) -> Any:
         while change:
             change.pop()()
+        tried.append(Path(images[0].uri).stem)
         return loaded(images, access)
 
     world.patch.setattr(row_images, "load", late)
@@ -168,3 +170,4 @@ def test_a_copy_of_a_picture_that_changes_is_asked_about(world: World, becomes: 
     pictures = {"copy": ONE, "b": OTHER} | ({"a": TWO} if becomes == "another" else {})
     assert summary.errors == (0 if becomes == "another" else 2)
     assert world.answers(summary) == said(**pictures)
+    assert sorted(tried) == ["a", "b", "copy"]

@@ -155,7 +155,7 @@ def test_planned_tokens_are_those_of_the_manifest(tmp_path: Path, report_of: Rep
         assert (tokens.rows, tokens.failed) == (301, summary.errors)
         assert tokens.total == manifest_at(place).tokens.input > 0
         assert not tokens.is_sample
-        assert report.remaining == 301
+        assert report.remaining == 41
         assert report.refusals == ()
     report = report_of(
         place, str(path), "plan", **{**fields, "max_error_fraction": 0.0, "on_overlong": "error"}

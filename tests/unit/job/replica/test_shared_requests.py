@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
 from airflow_provider_raybatch.job.replica.shared_requests import Found, SharedRequests
-from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.row import Image, Request, RowFailure
 
 PART = Part("parts/a-1-000001.10.0-0.1.1.parquet", 1, 1, 0, 0, 10)
 ROWS = ChunkRows([], None)  # type: ignore[arg-type]
@@ -105,19 +106,25 @@ def test_equal_rows_of_two_batches_wait_for_one() -> None:
 
 
 @pytest.mark.parametrize("how", ["changed", "gone"])
-def test_a_row_whose_images_are_not_those_frees_what_it_claimed(how: str) -> None:
+def test_a_row_whose_image_is_another_leads_equal_places(how: str) -> None:
+    """The copy is asked by itself."""
+
+    def about(ordinal: int, uri: str) -> Row:
+        request = Request(prompt="x", images=(Image(uri=uri, version="1"),))
+        return Row(ordinal, ordinal, PreparedRow(request, b"k" * 16, is_shared=True), ROWS, 0)
+
     async def story() -> None:
-        replica, rows = Replica(), [row(0), row(1)]
+        replica, rows = Replica(), [about(0, "a"), about(1, "a"), about(2, "copy")]
         asking = await begun(replica, *rows)
         replica.replies[0].set_result([True])
         assert await asking == ([rows[0]], [])
         if how == "changed":
-            rows[0].prepared = PreparedRow(Request(prompt="x"), b"n" * 16, is_shared=True)
+            rows[0].prepared = replace(rows[0].prepared, key=b"n" * 16)
         else:
-            rows[0].result = RowFailure("media", "it can't be read")
-        (changed,) = replica.shared.changed(rows)
-        assert replica.shared.given_back([changed]) == ([], [rows[1]])
-        assert replica.shared.followers([changed]) == {}
-        assert replica.shared.given_back([rows[1]]) == ([b"k" * 16], [])
+            rows[0].result = RowFailure("media", "it can't be read", is_of_reference=True)
+        assert replica.shared.followers([rows[0]]) == {rows[0]: [rows[1]]}
+        assert rows[1].prepared.key == rows[0].prepared.key
+        assert replica.shared.given_back(replica.shared.changed(rows)) == ([], [rows[2]])
+        assert replica.shared.given_back([rows[2]]) == ([b"k" * 16], [])
 
     asyncio.run(story())

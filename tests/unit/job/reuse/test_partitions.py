@@ -81,7 +81,7 @@ def test_a_full_disk_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(partitions, "_MOST_IN_MEMORY", 0)
     monkeypatch.setattr(tempfile, "TemporaryFile", file)
-    with pytest.raises(RaybatchError, match=r"^reuse: keys of requests do not fit into ") as caught:
+    with pytest.raises(RaybatchError, match=r"^TMPDIR: keys of requests do not fit into ") as caught:
         Partitions(Pair, 2).add(pairs([1, 2]), np.array([0, 1]))
     assert caught.value.failure_class is FailureClass.STORAGE
     assert f"({why}); free some space there" in str(caught.value)

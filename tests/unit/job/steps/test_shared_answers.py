@@ -51,6 +51,12 @@ def test_a_later_step_about_few_values_asks_as_many(task: RepeatedTask) -> None:
     assert task.asked(manifest) == 22
 
 
+def test_rows_left_out_before_share_samples(task: RepeatedTask) -> None:
+    first, judge = CITY
+    steps = [{**first, "when": ["text", "==", "none"]}, {**judge, "sampling": {"temperature": 1}}]
+    assert task.asked(task.run(steps=steps, source=cities(task))) == 2
+
+
 def test_deduplicate_false_asks_each_row(task: RepeatedTask) -> None:
     task.input(REPEATED)
     assert task.asked(task.run(steps=FEW, deduplicate=False)) == 40

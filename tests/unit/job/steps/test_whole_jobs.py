@@ -113,8 +113,27 @@ def test_rows_choose_adapters_and_sampling(place: Place) -> None:
 @pytest.mark.parametrize("own", [{"n": 2}, '{"n": 2}'])
 def test_all_rows_of_a_step_have_as_many_completions(place: Place, own: Any) -> None:
     rows = [{"text": "one", "own": own}, {"text": "two", "own": None}]
+    several = {**DRAFT, "sampling_column": "own", "sampling": {"n": 2, "temperature": 1}}
+    assert [len(row["draft_completions"]) for row in place.run(0, rows, [several])[0]] == [2, 2]
     with pytest.raises(RaybatchError, match="column 'own' has n=2, and all rows of a step have as many"):
-        place.run(0, rows, [{**DRAFT, "sampling_column": "own"}], max_errors=0)
+        place.run(1, rows, [{**DRAFT, "sampling_column": "own"}], max_errors=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"sampling_column": "own"}, "judge: sampling_column: none of the first 2 rows can be asked"),
+        ({"adapter": None}, "judge: adapter_column: none of the first 2 rows can be asked"),
+    ],
+)
+def test_later_steps_are_looked_at_before_the_first_is_asked(
+    place: Place, given: dict[str, Any], why: str
+) -> None:
+    rows = [{"text": text, "own": "no JSON", "who": "unknown"} for text in ("one", "two")]
+    chosen = {"adapters": {"a": "/adapters/a"}, "adapter_column": "who"} if "adapter" in given else {}
+    first = {**DRAFT, "adapter": "/adapters/first"}
+    with pytest.raises(RaybatchError, match=why):
+        place.run(0, rows, [first, {**JUDGE, **given}], **chosen)
 
 
 def test_a_late_column_is_asked_about(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
