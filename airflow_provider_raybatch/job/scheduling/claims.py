@@ -154,6 +154,8 @@ class Claims:
         self.know(place, _array(keys))
         for key in keys:
             owner = self._owners.pop(key, None)
+            if not self._waiting:  # as mostly: then none is abandoned either
+                continue
             self._abandoned.pop(key, None)
             waiting = self._waiting.pop(key, [])
             if waiting and owner is not None:
