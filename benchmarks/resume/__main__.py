@@ -112,8 +112,9 @@ def _show(title: str, found: dict[str, float]) -> None:
     def shown(name: str, form: str) -> str:
         return format(found[name], form) if name in found else ""
 
-    figures = [shown("missing", ",.0f"), shown("seconds", ".2f"), shown("cpu", ".2f"), shown("opened", ",.0f")]
-    figures += [shown("requests", ",.0f"), shown("slow", ".2f"), shown("mib", ",.0f")]
+    figures = [shown("missing", ",.0f"), shown("seconds", ".2f"), shown("cpu", ".2f")]
+    figures += [shown(name, ",.0f") for name in ("opened", "requests")]
+    figures += [shown("slow", ".2f"), shown("mib", ",.0f")]
     print(f"| {title} | {' | '.join(figures)} |", flush=True)
 
 
