@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
+from airflow_provider_raybatch.job.scheduling.messages import MOST_WAITING, Assignment, Begun, PullRequest
 from airflow_provider_raybatch.job.scheduling.queue import PullQueue
 from airflow_provider_raybatch.job.scheduling.row_index import RowIndex
 
@@ -167,3 +167,15 @@ def test_none_is_made_to_give_back_more_than_another_would_get(at_once: int) -> 
     queue.give_back("first", np.arange(300 - back, 300))
     assert back == 300 * 100 // (400 + 100)
     assert len(queue.pull("second", 1.0).rows) == back
+
+
+def test_what_waits_for_another_rows_answer_is_not_for_others() -> None:
+    """However many wait; they can't be given back, so another replica asks one that has some."""
+    queue = PullQueue(RowIndex([400], [1]))
+    queue.join("waits", 4, 0.0)
+    held = 0
+    for second in range(1, 40):  # it may hold so many times its slots that all of them wait
+        held += len(queue.pull("waits", float(second), PullRequest(waiting=held)).rows)
+    assert held > MOST_WAITING * 4
+    queue.pull("waits", 50.0, PullRequest(waiting=held))
+    assert queue._ahead == {}
