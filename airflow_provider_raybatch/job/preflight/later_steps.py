@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.input_check import sample
 
 
-def check_step_images(
+def check_later_steps(
     spec: BatchInferenceSpec,
     source: Source,
     credentials: AwsCredentials | None,

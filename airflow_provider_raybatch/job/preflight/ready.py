@@ -44,12 +44,12 @@ from airflow_provider_raybatch.job.preflight.engine_check import (
     wait_for_engine_node,
 )
 from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
+from airflow_provider_raybatch.job.preflight.later_steps import check_later_steps
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.price_check import check_prices
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
-from airflow_provider_raybatch.job.preflight.step_images import check_step_images
 from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
 from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
 from airflow_provider_raybatch.job.reuse.hits import Responses
@@ -191,7 +191,7 @@ def _check_input(context: JobContext) -> Sample:
     first = spec.step_specs()[0]
     take = partial(apart_if_users_code(first, sample), first, context.source, aws)
     sampled = check_rows(first, take, context.tolerance, context.emit)
-    check_step_images(spec, context.source, aws, context.tolerance, context.emit)
+    check_later_steps(spec, context.source, aws, context.tolerance, context.emit)
     context.may_report = False  # into a store that is refused
     journal.check_conditional_writes()
     context.may_report = True

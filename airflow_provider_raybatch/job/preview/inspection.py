@@ -40,12 +40,12 @@ from airflow_provider_raybatch.job.preflight.input_check import (
     sample,
     source_notes,
 )
+from airflow_provider_raybatch.job.preflight.later_steps import check_later_steps
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
 from airflow_provider_raybatch.job.preflight.ready import with_time
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
-from airflow_provider_raybatch.job.preflight.step_images import check_step_images
 from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
 from airflow_provider_raybatch.job.preview.refusals import Refusals
 from airflow_provider_raybatch.job.request.keys import Keyer
@@ -227,7 +227,7 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
         found.sampled = sampled._replace(requests=asked_by_steps(spec.step_specs(), sampled.requests))
         check_rows(first, lambda: sampled, tolerance, refusals.emit)
     if found.source_fits:
-        fits = refusals.passes(check_step_images, spec, source, aws, tolerance, refusals.emit)
+        fits = refusals.passes(check_later_steps, spec, source, aws, tolerance, refusals.emit)
         found.source_fits = fits
     return tolerance
 
