@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.layout import DUPLICATES
+from airflow_provider_raybatch.contract.layout import REPEATS
 from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
@@ -95,7 +95,7 @@ class Search:
             searched = sorted(self.searched) if is_last else []
             note = json.dumps({"rows": self.rows, "searched": searched, "files": files})
             content = as_parquet(table.replace_schema_metadata({_NOTE: note}), compression="zstd")
-            name = f"{f'{number}-' if files > 1 else ''}{DUPLICATES}"
+            name = f"{f'{number}-' if files > 1 else ''}{REPEATS}"
             folder.write(f"{part_folder}/{name}", with_checksum(content))
 
 
@@ -106,7 +106,7 @@ def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search |
     """
     kept: dict[str, list[Entry]] = {}
     for entry in entries:
-        if entry.path.endswith(DUPLICATES):
+        if entry.path.endswith(REPEATS):
             kept.setdefault(entry.path.rpartition("/")[0], []).append(entry)
     found: Search | None = None
     for files in kept.values():

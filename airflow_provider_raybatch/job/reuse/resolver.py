@@ -19,9 +19,9 @@ from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.cached_parts import matched, write_parts
-from airflow_provider_raybatch.job.reuse.duplicates import Ordinals, Repeats
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
+from airflow_provider_raybatch.job.reuse.repeats import Ordinals, Repeats
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
 from airflow_provider_raybatch.job.work import Job
 

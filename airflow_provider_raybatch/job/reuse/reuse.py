@@ -16,11 +16,11 @@ from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask
 from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
-from airflow_provider_raybatch.job.reuse.duplicates import Repeats, Search, read_search, repeats_of
 from airflow_provider_raybatch.job.reuse.earlier_answers import EarlierAnswers, last_of
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
+from airflow_provider_raybatch.job.reuse.repeats import Repeats, Search, read_search, repeats_of
 from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for, request_keys
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore

@@ -80,7 +80,7 @@ import contextlib, json, resource, shutil, signal, sys
 from pathlib import Path
 import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.layout import ASKED, DUPLICATES, RECORD, REPORT_DATA, REPORT_PAGE
+from airflow_provider_raybatch.contract.layout import ASKED, REPEATS, RECORD, REPORT_DATA, REPORT_PAGE
 from airflow_provider_raybatch.storage.checksum import checked
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.published import ROWS, published
@@ -131,7 +131,7 @@ for room in range(0, 20_000, 512):
         if entry.path.endswith(REPORT_PAGE):
             assert content.rstrip().endswith(b"</html>")
             continue
-        assert (checked(content) if entry.path.endswith(DUPLICATES) else content)[-4:] == b"PAR1"
+        assert (checked(content) if entry.path.endswith(REPEATS) else content)[-4:] == b"PAR1"
 assert published(disk).summary() == summary
 assert disk.read("manifest.json") == disk.read("manifests/" + summary.manifest_uri.rpartition("/")[2])
 print("failures", failures)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.job.request import key_array, keys
-from airflow_provider_raybatch.job.reuse.duplicates import repeats_of
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
+from airflow_provider_raybatch.job.reuse.repeats import repeats_of
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
 
 KEY = st.sampled_from([bytes([first, *[0] * 14, last]) for first in (0, 1, 127, 128, 255) for last in (0, 9)])
