@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import ray
 
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.input.reader import Content
 from airflow_provider_raybatch.job.input.survey import Chunk
@@ -132,6 +133,8 @@ class Prefetcher:
         self._watch = watch
         self._killer = killer
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._tokenizing: set[asyncio.Future[list[Any]]] = set()
+        self._died = False
         self.contents = Contents(replica)
         self.pending = 0
         """Rows that are not prepared yet."""
@@ -276,6 +279,20 @@ class Prefetcher:
             self.pending += len(left)
             await self._enter(left, is_own=True)
 
+    def _tokenized(self, work: asyncio.Future[list[Any]]) -> None:
+        self._tokenizing.discard(work)
+        self._died |= not work.cancelled() and isinstance(work.exception(), EngineDeadError)
+
+    async def died(self) -> bool:
+        """Whether the engine is known to be dead by what was being tokenised.
+
+        A row in the engine may be the first to tell of a death, and preparing is cancelled then; so this
+        waits for what is being tokenised.
+        """
+        if self._tokenizing:
+            await asyncio.wait(self._tokenizing)
+        return self._died
+
     def _fit(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that make a request; the others have their result."""
         fit = []
@@ -293,7 +310,12 @@ class Prefetcher:
         """Tokenise rows; returns those that the engine takes."""
         start = time.monotonic()
         encode = self._replica.engine.encode
-        encoded = await self._replica.tokenizer_thread(encode, self._replica.asker.requests(rows))
+        work = asyncio.ensure_future(
+            self._replica.tokenizer_thread(encode, self._replica.asker.requests(rows))
+        )
+        self._tokenizing.add(work)
+        work.add_done_callback(self._tokenized)
+        encoded = await asyncio.shield(work)
         self._watch.add("tokenize", start)
         taken = []
         for row, one in zip(rows, encoded, strict=True):

@@ -335,9 +335,9 @@ class ReplicaWorker:
         self._ends = True
         for task in self._preparing:
             task.cancel()
-        prepared = await asyncio.gather(*self._preparing, return_exceptions=True)
+        await asyncio.gather(*self._preparing, return_exceptions=True)
         begun = self._replica.begun.now()
-        if not any(isinstance(one, EngineDeadError) for one in prepared):
+        if not await self._prefetcher.died():
             begun = Begun(begun.in_engine)  # it did not die of what it tokenised
         with contextlib.suppress(EngineDeadError):  # its front end, which has the answers, may be gone, too
             await self._write_the_rest()

@@ -34,12 +34,15 @@ class Fragile(EchoEngine):
 
     kills_at: ClassVar[set[int]] = set()
     seconds: ClassVar[float] = 0.0
+    crash_seconds: ClassVar[float] = 0.0
+    """How much later than rows in the engine its tokeniser tells of a crash."""
     asked = 0
     has_crashed = False
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
         if any("crash" in str(request) for request in requests):
             self.has_crashed = True
+            time.sleep(self.crash_seconds)
         self._live()
         return super().encode(requests)
 
@@ -99,7 +102,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    Fragile.kills_at, Fragile.asked, Fragile.seconds = set(), 0, 0.0
+    Fragile.kills_at, Fragile.asked, Fragile.seconds, Fragile.crash_seconds = set(), 0, 0.0, 0.0
     return World(Place(tmp_path, monkeypatch, CHUNK), monkeypatch, in_flight=ROWS)
 
 
@@ -131,6 +134,15 @@ def test_one_row_is_found_within_the_bound(
     world.run()
     assert world.place.written() == {number: number != place for number in range(ROWS)}
     assert world.deaths <= deaths
+
+
+def test_rows_in_the_engine_may_tell_first_of_a_death(world: World) -> None:
+    """Of a front end that dies while it tokenises; its row is suspected then, too."""
+    world.in_flight, Fragile.seconds, Fragile.crash_seconds = 8, 0.01, 0.1
+    write(world, {ROWS - 1}, kills="crash")
+    world.run()
+    assert world.place.written() == {number: number != ROWS - 1 for number in range(ROWS)}
+    assert world.deaths <= bound(ROWS) + 1
 
 
 @pytest.mark.parametrize("seed", range(5))
