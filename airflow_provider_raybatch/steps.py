@@ -31,6 +31,9 @@ class Step(dict[str, Any]):
     :param sampling: vLLM's sampling parameters, merged over the operator's `sampling`.
     :param sampling_column: a column of the source with sampling parameters that override `sampling` per row;
         by default the operator's `sampling_column`.
+    :param tools: functions that the model may call in this step, in OpenAI's form: see the operator's
+        `tools`. The calls are in ``<name>_tool_calls``; the operator's `tool_call_parser` reads them.
+    :param tool_choice: as the operator's `tool_choice`, for this step.
     :param response_format: ``text`` (default), ``json_object`` or a JSON schema, whose properties become
         typed columns.
     :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
@@ -56,6 +59,8 @@ class Step(dict[str, Any]):
         adapter: str | None = None,
         sampling: Mapping[str, Any] | None = None,
         sampling_column: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Mapping[str, Any] | str | None = None,
         response_format: Mapping[str, Any] | str | None = None,
         on_truncated: Literal["keep", "error"] | None = None,
         on_rejected: Literal["fail", "continue"] | None = None,
@@ -71,6 +76,8 @@ class Step(dict[str, Any]):
             "adapter": adapter,
             "sampling": sampling,
             "sampling_column": sampling_column,
+            "tools": tools,
+            "tool_choice": tool_choice,
             "response_format": response_format,
             "on_truncated": on_truncated,
             "on_rejected": on_rejected,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import ValidationError, model_validator
@@ -17,6 +17,7 @@ from airflow_provider_raybatch.contract.arguments.response_schema import (
     properties_of,
 )
 from airflow_provider_raybatch.contract.arguments.steps import AskedStep
+from airflow_provider_raybatch.contract.arguments.tools import OfferedTools
 from airflow_provider_raybatch.contract.base import sentence
 from airflow_provider_raybatch.contract.fan_out import FanOut, check_fan_out
 from airflow_provider_raybatch.contract.identity import Identity
@@ -158,6 +159,8 @@ class BatchInferenceSpec(Identity):
     @model_validator(mode="after")
     def _calls_can_be_read(self) -> BatchInferenceSpec:
         if self.tools is None:
+            if self.tool_call_parser is not None and not any(one.tools for one in self.steps or ()):
+                raise ValueError("tool_call_parser: it has no effect without tools; give them, or remove it")
             return self
         if self.prompt_column is not None:
             raise ValueError(
@@ -177,6 +180,17 @@ class BatchInferenceSpec(Identity):
                 "such as 'hermes' (Qwen, Hermes), 'llama3_json' or 'mistral'"
             )
         return self
+
+    @property
+    def with_tools(self) -> dict[str, BatchInferenceSpec]:
+        """The specs of the questions that offer tools, by their steps; by an empty name without steps.
+
+        :raises ValueError: a step is wrong; one sentence, with its name.
+        """
+        asked: Sequence[OfferedTools] = self.steps or [self]
+        if not any(one.tools for one in asked):
+            return {}
+        return {one.step_name: one for one in self.step_specs() if one.tools is not None}
 
     @model_validator(mode="after")
     def _adapters_are_loaded_here(self) -> BatchInferenceSpec:

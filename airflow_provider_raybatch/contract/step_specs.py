@@ -22,6 +22,8 @@ def fields_of(asked: AskedStep, sampling: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("adapter", "sampling_column"):
         if own[name] is None:
             del own[name]  # that of the whole spec counts
+    if step.tools is None:
+        own["tool_call_parser"] = None  # its requests are those of a job without tools
     if step.adapter is not None:  # which no row chooses
         own |= {"adapters": {}, "adapter_column": None}
     return own if asked.is_last else {**own, "postprocess": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
@@ -51,6 +51,7 @@ class Request:
         placeholders that a raw prompt has.
     :param each: requests that are asked together; their completions are those of the row.
     :param places: which completion of another step each of these is about.
+    :param step: that asks it, and may offer tools of its own; empty without steps.
     """
 
     messages: list[dict[str, Any]] | None = None
@@ -60,6 +61,13 @@ class Request:
     images: tuple[Image, ...] = ()
     each: tuple[Request, ...] = ()
     places: tuple[int, ...] = ()
+    step: str = ""
+
+    def of_step(self, step: str, sampling: Mapping[str, Any]) -> Request:
+        """This request for an engine that has the sampling parameters of the whole job, and not a step's."""
+        if self.each:
+            return replace(self, each=tuple(one.of_step(step, sampling) for one in self.each))
+        return replace(self, step=step, sampling={**sampling, **self.sampling})
 
     @property
     def characters(self) -> int:

@@ -41,7 +41,7 @@ _TOGETHER = {
     "sampling": ("engine", "processor", "model_task"),
     "tools": ("engine", "engine_args", "tool_choice", "tool_call_parser", *_NOT_WITH_TOOLS),
     "tool_choice": ("tools", "engine", "engine_args", "tool_call_parser", *_NOT_WITH_TOOLS),
-    "tool_call_parser": ("tools", "engine", "engine_args", "tool_choice", *_NOT_WITH_TOOLS),
+    "tool_call_parser": ("tools", "steps", "engine", "engine_args", "tool_choice", *_NOT_WITH_TOOLS),
     "top_n": ("model_task", *PAIRS),
     "keep_images": ("model_task", "images", "steps"),
     "adapter": ("engine", "adapters", "adapter_column", "model_task"),
@@ -69,8 +69,11 @@ def spec_of_known(
     if not changes("/"):  # else the DAG has delimiters of its own
         for name in _LOCATIONS:
             _check_starts(name, arguments.get(name))
-    if "sampling" in unknown and _fans_out(arguments.get("steps")) and changes(_n_of(arguments["sampling"])):
+    steps = arguments.get("steps")
+    if "sampling" in unknown and _has(steps, "each") and changes(_n_of(arguments["sampling"])):
         unknown = {*unknown, "steps"}  # whether a step gives several completions
+    if not {"engine", "tool_call_parser"}.isdisjoint(unknown) and _has(steps, "tools"):
+        unknown = {*unknown, "steps"}  # whether calls can be read
     for name in _BY_ITEM:
         if name in unknown and isinstance(values := arguments.get(name), Mapping):
             items = {key: value for key, value in values.items() if not changes(value)}
@@ -100,10 +103,10 @@ def spec_of_known(
     return build_spec(known)
 
 
-def _fans_out(steps: Any) -> bool:
-    """Whether one of the steps asks about each completion of another."""
+def _has(steps: Any, name: str) -> bool:
+    """Whether one of the steps has an argument."""
     known = steps if isinstance(steps, (list, tuple)) else ()
-    return any(isinstance(step, Mapping) and step.get("each") for step in known)
+    return any(isinstance(step, Mapping) and step.get(name) for step in known)
 
 
 def _n_of(sampling: Any) -> Any:

@@ -29,7 +29,7 @@ from airflow_provider_raybatch.operators.misplaced import check_names
 
 _FIELDS = tuple(StepArguments.model_fields)
 _NOT_OF_STEPS = frozenset(BatchInferenceSpec.model_fields) - NOT_ARGUMENTS - set(_FIELDS)
-_COLLECTIONS = ("messages", "images", "sampling", "response_format", "when")
+_COLLECTIONS = ("messages", "images", "sampling", "tools", "tool_choice", "response_format", "when")
 _OWN_KINDS = {
     **dict.fromkeys(("response", "finish_reason", "rejected", "reasoning"), "text"),
     **dict.fromkeys(("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"), "a number"),

@@ -333,8 +333,12 @@ TOOL_TEMPLATE = (
 
 
 def test_a_call_that_tool_choice_asks_for_fits_its_schema(llm: Any, engine: Any) -> None:
-    """The prompt is that of ``LLM.chat``; the grammar leaves a small model no other answer than a call."""
+    """The prompt is that of ``LLM.chat``; the grammar leaves a small model no other answer than a call.
+
+    Of steps, those that offer tools are shown them, and no other.
+    """
     from airflow_provider_raybatch.job.preflight.model_check import check_model
+    from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps
 
     fields = {"tools": [ADD, WEATHER], "tool_call_parser": "hermes", "chat_template": TOOL_TEMPLATE}
     names = {}
@@ -355,11 +359,20 @@ def test_a_call_that_tool_choice_asks_for_fits_its_schema(llm: Any, engine: Any)
         assert (short.completions[0].finish_reason, short.completions[0].extra) == ("length", {})
     assert names["required"] <= {"add", "weather"}
     assert names["weather"] == {"weather"}
-    plain = spec(engine_args={**ARGS, **LORA})
-    engine.renewed(plain)
+    offers = {"tools": fields["tools"], "tool_choice": "weather"}
+    steps = [{"name": "act", "prompt": "{row.text}", **offers}, {"name": "plain", "prompt": "{row.text}"}]
+    mixed = spec(engine_args={**ARGS, **LORA}, **{**fields, "tools": None}, steps=steps)
+    assert check_model(mixed, asked_by_steps(mixed.step_specs(), [Request(messages=SUM)]), {}).sampled == 2
+    engine.renewed(mixed)
     engine.loop.run_until_complete(engine.prepare())
-    (answer,) = ours(engine, Request(messages=SUM, sampling=LONG))
-    assert answer.completions[0].extra == {}
+    act = Request(messages=SUM, sampling={"temperature": 0, "max_tokens": 80}, step="act")
+    plain = Request(messages=SUM, sampling=LONG, step="plain")
+    assert engine.encode([act])[0].ids == expected[0].prompt_token_ids
+    assert len(engine.encode([plain])[0].ids) < len(expected[0].prompt_token_ids)
+    called, answer = ours(engine, act, plain)
+    assert (called, answer.completions[0].extra) == (whole, {})
+    engine.renewed(spec(engine_args={**ARGS, **LORA}))
+    engine.loop.run_until_complete(engine.prepare())
 
 
 def test_chat_template_without_tools_is_refused(llm: Any) -> None:

@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.arguments.adapters import AdapterLocatio
 from airflow_provider_raybatch.contract.arguments.conditions import check_condition, holds
 from airflow_provider_raybatch.contract.arguments.images import ImageColumns
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS, Message
+from airflow_provider_raybatch.contract.arguments.tools import OfferedTools
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.names import is_import_path
 from airflow_provider_raybatch.contract.text import count_of
@@ -31,15 +32,15 @@ _OF_STEPS = {
     "response_column": "the columns of a step begin with its name",
     "output_prefix": "the columns of a step begin with its name",
     **dict.fromkeys(("query", "document", "documents_column"), "steps generate text"),
-    "tools": "steps don't take it yet",
+    "tools": "each step has its own",
     "images": "each step names those that it shows",
     "on_overlong": "steps don't cut prompts",
 }
 """Arguments that can't be given together with steps, each with why."""
 
 
-class StepArguments(ContractModel):
-    """One question about each row.
+class StepArguments(OfferedTools):
+    """One question about each row, with the tools that the model may call in its answer.
 
     :param name: begins the names of its columns.
     :param images: columns of images that it shows, as the operator's `images`.
@@ -232,6 +233,11 @@ class StepsArguments(ContractModel):
                 "the names of its own columns; rename one"
             )
         return self
+
+    @property
+    def step_name(self) -> str:
+        """Name of the step that this spec is of; empty without steps."""
+        return "" if self.asked_step is None else self.asked_step.step.name
 
     @property
     def asks_in_steps(self) -> bool:

@@ -22,15 +22,14 @@ _WORDS = ("auto", "required", "none")
 _FORM = '{"type": "function", "function": {"name": ..., "parameters": <JSON schema>}}'
 
 
-class ToolArguments(ContractModel):
-    """Tools that the model may call, and how its calls are read.
+class OfferedTools(ContractModel):
+    """Tools that the model may call in its answer to a question.
 
     :param tool_choice: a word, or OpenAI's form that names one tool.
     """
 
     tools: list[dict[str, Any]] | None = Field(default=None, min_length=1)
     tool_choice: str | dict[str, Any] | None = None
-    tool_call_parser: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -50,10 +49,9 @@ class ToolArguments(ContractModel):
         return {**data, "tools": whole, "tool_choice": None if choice == "auto" else choice}
 
     @model_validator(mode="after")
-    def _choice_among_tools(self) -> ToolArguments:
-        for name in ("tool_choice", "tool_call_parser"):
-            if self.tools is None and getattr(self, name) is not None:
-                raise ValueError(f"{name}: it has no effect without tools; give them, or remove it")
+    def _choice_among_tools(self) -> OfferedTools:
+        if self.tools is None and self.tool_choice is not None:
+            raise ValueError("tool_choice: it has no effect without tools; give them, or remove it")
         return self
 
     @property
@@ -65,6 +63,15 @@ class ToolArguments(ContractModel):
     def must_call_tools(self) -> bool:
         """Whether each response has to call a tool."""
         return self.calls_tools and self.tool_choice is not None
+
+
+class ToolArguments(OfferedTools):
+    """Tools, and how calls are read.
+
+    :param tool_call_parser: vLLM's name of it; one for all steps, since the model decides it.
+    """
+
+    tool_call_parser: str | None = Field(default=None, min_length=1)
 
 
 def check_tools(tools: Sequence[Any]) -> None:

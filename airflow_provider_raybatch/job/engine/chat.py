@@ -77,6 +77,7 @@ class ChatEncoder:
         :class:`~airflow_provider_raybatch.contract.arguments.prompt.PromptArguments`.
     :param vocabulary: tokens of the model, if known: a prompt with another fails.
     :param images: renders requests that have some; ``None`` where none has.
+    :param of_steps: renders the chats of steps that offer tools of their own.
     """
 
     def __init__(
@@ -88,10 +89,12 @@ class ChatEncoder:
         on_overlong: str = "error",
         vocabulary: int | None = None,
         images: ImagePrompts | None = None,
+        of_steps: Mapping[str, RenderChat] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self.images = images
         self._render = render
+        self._of_steps = of_steps or {}
         self._vocabulary = vocabulary
         self.special_tokens = special_tokens_of(tokenizer, template)
         self._special = SpecialTokens(self.special_tokens)
@@ -165,10 +168,11 @@ class ChatEncoder:
     def _rendered(self, request: Request) -> str | list[int] | RowFailure:
         if self._in_text == "error" and (failure := self._special.failure(request)) is not None:
             return failure
+        render = self._of_steps.get(request.step, self._render)
         try:
             if self.images is not None and self.images.concern(request):
-                return self.images.rendered(request)
-            return (request.prompt or "") if request.messages is None else self._render(request.messages)
+                return self.images.rendered(request, render)
+            return (request.prompt or "") if request.messages is None else render(request.messages)
         except Exception as error:  # a template may raise anything, raise_exception() included
             return RowFailure.of("template", error)
 
@@ -183,7 +187,11 @@ def chat_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, renderer
     """
     template = template_of(spec, tokenizer)
     text = str(template or getattr(tokenizer, "chat_template", None) or "")
-    render = vllm_compat.chat_renderer(renderer, template, spec.template_variables)
+    renderers = {
+        step: vllm_compat.chat_renderer(renderer, template, one.template_variables)
+        for step, one in {"": spec, **spec.with_tools}.items()
+    }
+    render = renderers[""]
     known = special_tokens_of(tokenizer, text)
     return ChatEncoder(
         tokenizer,
@@ -193,6 +201,7 @@ def chat_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, renderer
         spec.on_overlong,
         vllm_compat.vocabulary_size(config),
         ImagePrompts(render, renderer, config, known, in_each=bool(spec.image_columns)),
+        renderers,
     )
 
 

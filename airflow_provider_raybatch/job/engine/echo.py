@@ -57,6 +57,7 @@ class _Encoded:
     pairs: Sequence[tuple[Sequence[str], Sequence[str]]] = ()
     chunks: Sequence[TextChunk] = ()
     seen: tuple[str, ...] = ()
+    step: str = ""
 
 
 class EchoEngine:
@@ -93,7 +94,8 @@ class EchoEngine:
         self._reasons = spec.splits_reasoning and spec.chat_template_kwargs.get("enable_thinking", True)
         self._keeps_logprobs = spec.keeps_logprobs
         self._sampling = dict(spec.sampling)
-        self._tools = EchoTools(spec) if spec.calls_tools else None
+        offering = spec.with_tools.items()
+        self._tools = {step: EchoTools(one) for step, one in offering if one.calls_tools}
         of = self._options
         sizes = of.max_model_len, of.embedding_size, tuple(of.labels)
         self._pooling = EchoPooling(spec, *sizes) if spec.pools else None
@@ -143,7 +145,7 @@ class EchoEngine:
             texts, words = texts_of(cut), words_of(cut)
         text = texts[-1] if request.adapter is None else f"[{request.adapter}] {texts[-1]}"
         left = len(words) + len(request.images)
-        return _Encoded(text, " ".join(words), left, sampling, whole - left)
+        return _Encoded(text, " ".join(words), left, sampling, whole - left, step=request.step)
 
     @staticmethod
     def _encode_text(pooling: EchoPooling, request: Request, sampling: EchoSampling) -> _Encoded | RowFailure:
@@ -204,7 +206,8 @@ class EchoEngine:
         return echo_logprobs.added(response, asked.prompt, vars(asked.sampling))
 
     def _completion(self, asked: _Encoded, number: int) -> Completion:
-        call = None if self._tools is None else self._tools.call(asked.prompt, number)
+        tools = self._tools.get(asked.step)
+        call = None if tools is None else tools.call(asked.prompt, number)
         if not self._reasons:
             return call or _complete(asked, number)
         sampling = asked.sampling

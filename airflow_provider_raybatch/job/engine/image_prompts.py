@@ -70,7 +70,7 @@ class ImagePrompts:
         """Whether the tokenizer's special tokens come around a raw prompt."""
         return vllm_compat_media.adds_special_tokens(self._renderer)
 
-    def rendered(self, request: Request) -> str | list[int] | RowFailure:
+    def rendered(self, request: Request, render: _RenderChat | None = None) -> str | list[int] | RowFailure:
         """The text that is tokenised, or what the template has made of it.
 
         :raises Exception: the template refuses the chat.
@@ -81,7 +81,7 @@ class ImagePrompts:
             text: str | list[int] = request.prompt or ""
         else:
             try:
-                text = self._render(with_stand_ins(request.messages))
+                text = (render or self._render)(with_stand_ins(request.messages))
             except Exception:
                 # For a template that writes no images, vLLM places them, and refuses further placeholders.
                 own = "\n".join(texts_of(request))

@@ -43,29 +43,37 @@ class ReasoningSplitter:
     :param parser: of vLLM's; it has a state, so it works on one text at a time.
     :param request: what it takes for the request.
     :param tokenizer: a Hugging Face tokeniser.
-    :param keeps_special: whether special tokens stay in the parts.
     """
 
-    def __init__(self, parser: Any, request: Any, tokenizer: Any, keeps_special: bool = False) -> None:
+    def __init__(self, parser: Any, request: Any, tokenizer: Any) -> None:
         self._parser, self._request, self._tokenizer = parser, request, tokenizer
         self._lock = threading.Lock()
         self._end: str = getattr(parser, "reasoning_end_str", None) or ""
         self._end_id = tokenizer.get_vocab().get(self._end)
-        self._special = {} if keeps_special else special_texts(tokenizer)
+        self._special = special_texts(tokenizer)
 
-    def added(self, response: Response, output: Any) -> Response:
+    def added(self, response: Response, output: Any, keeps_special: bool = False) -> Response:
         """The response with its reasoning apart.
 
         :param output: vLLM's.
+        :param keeps_special: whether special tokens stay in the parts.
         """
         prompt = output.prompt_token_ids or ()
         completions = []
         for one, generated in zip(response.completions, output.outputs, strict=True):
-            found = self.split(one.text, prompt, generated.token_ids, generated.finish_reason == "stop")
+            is_ended = generated.finish_reason == "stop"
+            found = self.split(one.text, prompt, generated.token_ids, is_ended, keeps_special)
             completions.append(replace(one, text=found.answer, extra={**one.extra, **found.extra}))
         return replace(response, completions=tuple(completions))
 
-    def split(self, text: str, prompt: Sequence[int], ids: Sequence[int], is_ended: bool = True) -> Split:
+    def split(
+        self,
+        text: str,
+        prompt: Sequence[int],
+        ids: Sequence[int],
+        is_ended: bool = True,
+        keeps_special: bool = False,
+    ) -> Split:
         """Split one completion.
 
         :param prompt: token ids that it goes on from; a closed reasoning in them means that none follows.
@@ -78,7 +86,8 @@ class ReasoningSplitter:
             return Split(text, problem=f"fails at the response ({plain_reason(error)})")
         if reasoning is None and (tag := _tag_in(answer)):
             return Split(answer, problem=f"leaves {tag!r} in the response, so it is not this model's")
-        in_text = self._special.keys() & set(ids[:-1] if is_ended else ids)
+        hidden = {} if keeps_special else self._special
+        in_text = hidden.keys() & set(ids[:-1] if is_ended else ids)
         for special in [self._special[number] for number in in_text]:  # the text alone may spell them, too
             answer, reasoning = answer.replace(special, ""), reasoning and reasoning.replace(special, "")
         return Split(answer, reasoning, 0 if reasoning is None else self._tokens(answer, ids))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools in a job's chats: what constrains a call, and which calls a text makes, by vLLM's own parsers."""
+"""Tools in chats: what constrains a call, and which calls a text makes, by vLLM's own parsers."""
 
 from __future__ import annotations
 
@@ -43,11 +43,8 @@ class ToolCaller:
             ) from error
         self.sampling: dict[str, Any] = vllm_compat_tools.constraint_of(self._request)
 
-    def added(self, response: Response, output: Any) -> Response:
-        """The response with the calls of each completion.
-
-        :param output: vLLM's, which is not read.
-        """
+    def added(self, response: Response) -> Response:
+        """The response with the calls of each completion."""
         return replace(response, completions=tuple(map(self.found, response.completions)))
 
     def found(self, completion: Completion) -> Completion:

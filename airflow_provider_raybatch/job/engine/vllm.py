@@ -50,6 +50,8 @@ class _Encoded:
     :param special: whether the row's text has special tokens.
     :param adapter: vLLM's ``LoRARequest`` of the adapter that answers.
     :param with_images: what vLLM gets in place of `ids`, of a request with images.
+    :param step: that asks it; it may offer tools.
+    :param keeps_special: whether special tokens stay in the text.
     """
 
     ids: list[int]
@@ -61,6 +63,8 @@ class _Encoded:
     special: bool = False
     adapter: Any = None
     with_images: Any = None
+    step: str = ""
+    keeps_special: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,8 @@ class VllmEngine(StartedVllm):
 
     _splitter: ReasoningSplitter | None = None
     _logprobs: LogprobReader | None = None
-    _tools: ToolCaller | None = None
+    _callers: Mapping[str, ToolCaller] = {}
+    """By their steps; an empty name for that of a job without steps."""
     _about_grammar: Mapping[str, Any] = {}
     """Further arguments of a request."""
 
@@ -110,9 +115,10 @@ class VllmEngine(StartedVllm):
         self._renderer = vllm_compat.renderer_of(self._llm)
         self._chat = chat_encoder(spec, tokenizer, config.model_config, self._renderer)
         self._logprobs = LogprobReader(tokenizer) if spec.keeps_logprobs else None
-        self._tools = ToolCaller(spec, tokenizer) if spec.calls_tools else None
-        if self._tools is not None:
-            self._defaults |= self._tools.sampling
+        offering = spec.with_tools.items()
+        self._callers = {step: ToolCaller(one, tokenizer) for step, one in offering if one.calls_tools}
+        if "" in self._callers:
+            self._defaults |= self._callers[""].sampling
         self._reason(spec)
         self._forget_params()
         self.info = _info(config, self._defaults)
@@ -128,7 +134,6 @@ class VllmEngine(StartedVllm):
                 ),
                 vllm_compat_reasoning.any_request(),
                 self._tokenizer,
-                keeps_special=self._defaults.get("skip_special_tokens") is False,
             )
             self._about_grammar = vllm_compat_reasoning.grammar_arguments(self._llm, variables)
         self._detokenizer = Detokenizer(self._tokenizer, keeps_special=spec.splits_reasoning)
@@ -154,16 +159,25 @@ class VllmEngine(StartedVllm):
         return encoded
 
     def _fitted(self, request: Request, ids: list[int]) -> _Encoded | _WithoutImages | RowFailure:
-        max_tokens = whole({**self._defaults, **request.sampling}).get("max_tokens")
-        fitted = self._chat.fitted(request, ids, self._max_model_len, max_tokens)
+        sampling, caller = request.sampling, self._callers.get(request.step)
+        if caller is not None and sampling.get("structured_outputs"):
+            raise ValueError("structured_outputs: the job's tools constrain the response; remove it")
+        if caller is not None and request.step:
+            sampling = {**caller.sampling, **sampling}
+        merged = whole({**self._defaults, **sampling})
+        fitted = self._chat.fitted(request, ids, self._max_model_len, merged.get("max_tokens"))
         if isinstance(fitted, RowFailure):
             return fitted
         cut, special = len(ids) - len(fitted), self._chat.has_special_tokens(request)
         adapter = None if request.adapter is None else (self._loras or {})[request.adapter]
-        encoded = replace(self._encoded(fitted, request.sampling), cut=cut, special=special, adapter=adapter)
+        encoded = self._encoded(fitted, sampling)
+        kept = merged.get("skip_special_tokens") is False
+        encoded = replace(
+            encoded, cut=cut, special=special, adapter=adapter, step=request.step, keeps_special=kept
+        )
         if not request.images:
             return encoded
-        return _WithoutImages(replace(encoded, sampling=request.sampling), len(request.images))
+        return _WithoutImages(replace(encoded, sampling=sampling), len(request.images))
 
     def attach(self, encoded: Any, pixels: Sequence[npt.NDArray[np.uint8]]) -> Any:
         """See :meth:`~airflow_provider_raybatch.job.engine.base.Engine.attach`.
@@ -182,7 +196,7 @@ class VllmEngine(StartedVllm):
         if len(ids) >= self._max_model_len:
             return overlong(len(ids), self._max_model_len)
         made = self._encoded(ids, asked.sampling, may_fill=False)
-        return replace(made, special=asked.special, adapter=asked.adapter, with_images=prompt)
+        return replace(asked, ids=ids, params=made.params, choices=None, most=0, with_images=prompt)
 
     def _encoded(
         self, ids: list[int], overrides: Mapping[str, Any], goes_on: bool = False, may_fill: bool = True
@@ -217,8 +231,6 @@ class VllmEngine(StartedVllm):
         self._known = functools.lru_cache(_MOST_KINDS)(lambda key: self._made(json.loads(key)))
 
     def _made(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
-        if self._tools is not None and overrides.get("structured_outputs"):
-            raise ValueError("structured_outputs: the job's tools constrain the response; remove it")
         merged = whole({**self._defaults, **overrides})
         merged.setdefault("max_tokens", None)
         params, choices = sampling_params(merged), None
@@ -301,10 +313,16 @@ class VllmEngine(StartedVllm):
         ]
         texts = iter(self._detokenizer.decode(without_text))
         responses = [_response(item, texts) for item in raw]
-        readers: list[Any] = [self._splitter, self._logprobs, self._tools]
-        for reader in filter(None, readers):
-            responses = [reader.added(one, item.output) for one, item in zip(responses, raw, strict=True)]
-        return responses
+        return [self._read(response, item) for response, item in zip(responses, raw, strict=True)]
+
+    def _read(self, response: Response, raw: _Raw) -> Response:
+        """The response with its reasoning apart, with log probabilities and with calls of tools."""
+        if self._splitter is not None:
+            response = self._splitter.added(response, raw.output, raw.asked.keeps_special)
+        if self._logprobs is not None:
+            response = self._logprobs.added(response, raw.output)
+        caller = self._callers.get(raw.asked.step)
+        return response if caller is None else caller.added(response)
 
 
 def _info(config: Any, defaults: dict[str, Any]) -> EngineInfo:

@@ -36,7 +36,6 @@ from airflow_provider_raybatch.job.media.image_types import may_hold_images
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.preflight.condition_check import check_conditions
-from airflow_provider_raybatch.job.preflight.tool_check import check_tools
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.request.row_text import is_blank
 from airflow_provider_raybatch.job.row import NOT_ASKED, ImageError, Request, RowFailure
@@ -127,13 +126,12 @@ def check_rows(
     tolerance: Tolerance,
     emit: Callable[[Notice], None],
 ) -> Sample:
-    """Check the first rows, and the tools that go with each.
+    """Check the first rows.
 
     :param take: calls :func:`sample`.
     :raises PreflightError: the function can't be imported, or none of the rows renders.
     :raises RaybatchError: more rows fail than `tolerance` allows for the whole input.
     """
-    check_tools(spec)
     for field, template in spec.row_templates():
         for lookalike in RowTemplate(template).lookalikes:
             text = f"{field}: {lookalike!r} is taken as text"

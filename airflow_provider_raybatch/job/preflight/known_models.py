@@ -211,6 +211,7 @@ def _place(
         "files": version.files,
         "asked": spec.model_dump(mode="json", include=_ASKED | _TOKENISED)
         | {"sampling": _decisive(spec.sampling)},
+        "tools": {step: [one.tools, one.tool_choice] for step, one in spec.with_tools.items()},
         "by_lines": spec.asks_by_lines,
         "engine": [spec.engine, spec.engine_args],
         "structured_outputs": asked_by(spec, requests),

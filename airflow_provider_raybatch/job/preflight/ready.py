@@ -51,6 +51,7 @@ from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
+from airflow_provider_raybatch.job.preflight.tool_check import check_tools
 from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import open_store
@@ -188,6 +189,7 @@ def _check_input(context: JobContext) -> Sample:
     if spec.id_column is not None:
         check_ids(context.source, spec.id_column, aws, are_lines=spec.asks_by_lines)
     context.start_up.ended("source")
+    check_tools(spec)
     first = spec.step_specs()[0]
     take = partial(apart_if_users_code(first, sample), first, context.source, aws)
     sampled = check_rows(first, take, context.tolerance, context.emit)

@@ -70,5 +70,6 @@ def asked_by_steps(steps: Sequence[BatchInferenceSpec], requests: Sequence[Reque
     """
     if steps[0].asked_step is None or not requests:
         return list(requests)
-    first = [replace(one, sampling={**steps[0].sampling, **one.sampling}) for one in requests]
-    return [*first, *(replace(requests[0], sampling=dict(step.sampling)) for step in steps[1:])]
+    unknown = replace(requests[0], sampling={})
+    first = [one.of_step(steps[0].step_name, steps[0].sampling) for one in requests]
+    return [*first, *(unknown.of_step(step.step_name, step.sampling) for step in steps[1:])]

@@ -17,16 +17,18 @@ from airflow_provider_raybatch.job.row import Request
 
 
 def check_tools(spec: BatchInferenceSpec) -> None:
-    """Check the tools without vLLM, and the parser's name where vLLM is installed.
+    """Check the tools of all steps without vLLM, and the parser's name where vLLM is installed.
 
     :raises PreflightError: one sentence about the first problem found.
     """
-    for number, tool in enumerate(spec.tools or ()):
-        if parameters := tool["function"].get("parameters"):
-            try:
-                check_schema({"json": parameters})
-            except ValueError as error:
-                raise PreflightError(f"tools: {number}: function: parameters {error}.") from None
+    for step, one in spec.with_tools.items():
+        for number, tool in enumerate(one.tools or ()):
+            if parameters := tool["function"].get("parameters"):
+                try:
+                    check_schema({"json": parameters})
+                except ValueError as error:
+                    where = f"{_where(step)}tools: {number}: function: parameters"
+                    raise PreflightError(f"{where} {error}.") from None
     name, known = spec.tool_call_parser, vllm_compat_tools.tool_parsers()
     if name is not None and known and name not in known:
         near = nearest(name, known)
@@ -43,16 +45,19 @@ def check_calls(
     :param render: makes a text of a chat, with further variables for its template; empty if it fails.
     :raises PreflightError: one sentence about the first problem found.
     """
-    if spec.tools is None:
-        return
-    chat = next((request.messages for request in requests if request.messages is not None), None)
-    if chat is not None and (text := render(chat)) and text == render(chat, tools=None):
-        raise PreflightError(
-            f"chat_template: that of {spec.model!r} prints no tools, so the model never sees them; take a "
-            "model that was trained for tools, or give a template that prints them."
-        )
-    if not spec.calls_tools:
-        return
+    for step, one in spec.with_tools.items():
+        chats = (request.messages for request in requests if request.step == step)
+        chat = next((messages for messages in chats if messages is not None), None)
+        if chat is not None and (text := render(chat, tools=one.tools)) and text == render(chat, tools=None):
+            raise PreflightError(
+                f"chat_template: that of {spec.model!r} prints no tools, so the model never sees them; take "
+                "a model that was trained for tools, or give a template that prints them."
+            )
+        if one.calls_tools:
+            _check_caller(one, tokenizer, _where(step))
+
+
+def _check_caller(spec: BatchInferenceSpec, tokenizer: Any, where: str) -> None:
     from airflow_provider_raybatch.job.engine.tools import ToolCaller
     from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
 
@@ -65,4 +70,11 @@ def check_calls(
     except PreflightError:
         raise
     except Exception as error:  # the grammar libraries raise classes of their own
-        raise PreflightError(f"tools: no grammar can be made of their schemas: {short(error)}.") from error
+        raise PreflightError(
+            f"{where}tools: no grammar can be made of their schemas: {short(error)}."
+        ) from error
+
+
+def _where(step: str) -> str:
+    """The start of a sentence about the tools of a step."""
+    return f"steps: {step}: " if step else ""

@@ -47,6 +47,7 @@ from airflow_provider_raybatch.job.preflight.ready import with_time
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
+from airflow_provider_raybatch.job.preflight.tool_check import check_tools
 from airflow_provider_raybatch.job.preview.refusals import Refusals
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
@@ -225,6 +226,7 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     with refusals.caught():
         sampled = apart_if_users_code(first, sample)(first, source, aws)
         found.sampled = sampled._replace(requests=asked_by_steps(spec.step_specs(), sampled.requests))
+        check_tools(spec)
         check_rows(first, lambda: sampled, tolerance, refusals.emit)
     if found.source_fits:
         fits = refusals.passes(check_later_steps, spec, source, aws, tolerance, refusals.emit)

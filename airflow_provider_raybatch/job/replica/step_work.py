@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access
@@ -23,22 +23,20 @@ from airflow_provider_raybatch.job.work import Job
 class StepWork:
     """One step; jobs that ask one question have one.
 
+    :param name: of the step.
     :param sampling: what the engine does not have of this step; ``None`` where there is one.
     :param ranking: what its answers change in the columns of earlier steps.
     """
 
     builder: RequestBuilder
     writer: PartWriter
+    name: str = ""
     sampling: Mapping[str, Any] | None = None
     ranking: Ranking | None = None
 
     def request(self, request: Request) -> Request:
         """A request as the engine takes it, whose own sampling is that of the whole job."""
-        if self.sampling is None:
-            return request
-        if request.each:
-            return replace(request, each=tuple(map(self.request, request.each)))
-        return replace(request, sampling={**self.sampling, **request.sampling})
+        return request if self.sampling is None else request.of_step(self.name, self.sampling)
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Make results of what the engine gave."""
@@ -80,6 +78,7 @@ def steps_of(job: Job, engine: Any, process: str) -> list[StepWork]:
         StepWork(
             RequestBuilder(step.spec, renderer_of(step), step.keyer, _access(step)),
             PartWriter(step, engine, process),
+            step.spec.step_name,
             step.spec.sampling if step.spec.asked_step else None,
             Ranking(step) if step.spec.asked_step else None,
         )

@@ -198,14 +198,18 @@ async def test_an_exec_plugin_runs_when_its_token_expires(
     reader, writer = os.pipe()
     os.write(writer, b"for the supervisor")
     monkeypatch.setattr(kubeconfig, "_LOAD_AGAIN", 0.0)
-    soon = (datetime.now(UTC) + timedelta(seconds=30)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    answer = credential(token="t", expirationTimestamp=soon)
-    script = f"cat\n[ \"$1$2\" = 'a b$c' ] || exit 1\ncat <<'END'\n{answer}\nEND"
+
+    def given(seconds: float) -> dict[str, Any]:
+        until = (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        answer = credential(token="t", expirationTimestamp=until)
+        return plugin(tmp_path, f"cat\n[ \"$1$2\" = 'a b$c' ] || exit 1\ncat <<'END'\n{answer}\nEND")
+
     kept = os.dup(0)
     os.dup2(reader, 0)
     try:
-        found = kubeconfig_server(Kubeconfig(config(plugin(tmp_path, script))))
+        found = kubeconfig_server(Kubeconfig(config(given(30))))
         assert runs(tmp_path) == 1
+        given(3600)
         await asyncio.gather(*(found.access.login.header() for _ in range(10)))
     finally:
         os.dup2(kept, 0)

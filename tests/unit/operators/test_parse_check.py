@@ -19,6 +19,7 @@ from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.steps import Step
 from tests.support.approved import AssertSentences
 
+ACT = Step("act", prompt="{row.x}", tools=[{"function": {"name": "add"}}])
 GOOD: dict[str, Any] = {
     "task_id": "t", "source": "/in/{{ ds }}", "prompt": "Say {row.x}", "model": "m",
     "destination": "/out/{{ ds }}",
@@ -48,6 +49,8 @@ def test_a_mistake_is_found_while_the_dag_is_parsed(assert_sentences: AssertSent
         {"prompt": "Say it", "system_prompt": "{{ params.s }}"},
         {"prompt": "Say it", "images": "{{ params.i }}", "keep_images": True},
         {"prompt": None, "steps": [Step("read", prompt="{{ params.p }}", images="i")], "keep_images": True},
+        {"prompt": None, "steps": [ACT], "tool_call_parser": "{{ params.p }}"},
+        {"prompt": None, "steps": "{{ params.p }}", "tool_call_parser": "hermes"},
         {"prompt": None, "model_task": "score", "query": "{{ params.q }}", "documents_column": "d"},
         {"prompt": None, "model_task": "score", "query": "q", "document": "{{ params.d }}", "top_n": 3},
         {"prompt": None, "model_task": "{{ params.t }}", "query": "q", "document": "{row.d}"},

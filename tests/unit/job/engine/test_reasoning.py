@@ -97,8 +97,8 @@ class Model:
 
     errored = False
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, text: str, tokenizer: Any = TOKENIZER) -> None:
+        self._text, self._tokenizer = text, tokenizer
         self.asked: list[tuple[Any, Mapping[str, Any] | None]] = []
 
     async def generate(
@@ -106,7 +106,7 @@ class Model:
     ) -> AsyncIterator[Any]:
         self.asked.append((params, reasoning_parser_kwargs))
         text = self._text if params.detokenize else ""
-        ids = TOKENIZER.encode(f"{self._text}<|im_end|>")
+        ids = self._tokenizer.encode(f"{self._text}<|im_end|>")
         made = SimpleNamespace(token_ids=ids, finish_reason="stop", text=text)
         given = prompt["prompt_token_ids"]
         yield SimpleNamespace(finished=True, prompt_token_ids=given, outputs=[made], num_cached_tokens=0)
@@ -147,7 +147,7 @@ def test_calls_of_tools_follow_the_reasoning() -> None:
         tools=[tool],
         tool_call_parser="hermes",
     )
-    engine._tools = ToolCaller(made, CALLER)
+    engine._callers = {"": ToolCaller(made, CALLER)}
     engine._reason(made)
 
     async def ask() -> Any:
@@ -158,6 +158,29 @@ def test_calls_of_tools_follow_the_reasoning() -> None:
     assert (completion.text, completion.extra["reasoning"]) == ("", "a")
     assert completion.extra["tool_calls"] == [{"name": "add", "arguments": '{"a": 3}'}]
     assert task_of(made).check(response, {}) is response
+
+
+def test_steps_without_tools_keep_no_special_tokens() -> None:
+    """A parser of calls may ask for special tokens, which belong to no answer of another step."""
+    tokenizer = MODELS["qwen"].tokenizer()
+    tokenizer.add_tokens(["<tool_call>", "</tool_call>"], special_tokens=True)
+    call = '{"name": "add", "arguments": {}}'
+    engine = vllm_engine(
+        tokenizer, 500, llm=Model(f"<think>a</think><tool_call>{call}</tool_call>", tokenizer)
+    )
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    step = {"name": "act", "prompt": "{row.a}", "tools": [tool]}
+    reasons = {"engine_args": {"reasoning_parser": "deepseek_r1"}, "tool_call_parser": "hermes"}
+    made = spec(engine="vllm", model="m", steps=[step, {"name": "plain", "prompt": "{row.a}"}], **reasons)
+    engine._callers = {name: ToolCaller(one, tokenizer) for name, one in made.with_tools.items()}
+    engine._reason(made.step_specs()[0])
+
+    async def ask(step: str) -> Any:
+        return await engine.generate(engine.encode([Request(prompt="p", step=step)])[0])
+
+    act, plain = engine.decode([asyncio.run(ask(step)) for step in ("act", "plain")])
+    assert [one["name"] for one in act.completions[0].extra["tool_calls"]] == ["add"]
+    assert plain.completions[0].text == call
 
 
 def checked(tokenizer: Any, engine_args: dict[str, Any], **fields: Any) -> str:

@@ -27,7 +27,7 @@ def answered(text: str, parser: str = "hermes", **fields: Any) -> Response | Row
     """Return what the row of a response with this text gets."""
     job = spec(engine="vllm", model="m", tools=[tool("now", None), ADD], tool_call_parser=parser, **fields)
     response = Response((Completion(text, "stop", 5),), 10)
-    return task_of(job).check(ToolCaller(job, TOKENIZER).added(response, None), {})
+    return task_of(job).check(ToolCaller(job, TOKENIZER).added(response), {})
 
 
 def calls(text: str, parser: str = "hermes") -> list[tuple[str, str]]:

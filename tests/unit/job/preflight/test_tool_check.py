@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.engine import vllm_compat_tools
+from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps
 from airflow_provider_raybatch.job.preflight.tool_check import check_calls, check_tools
 from airflow_provider_raybatch.job.row import Request
 from tests.support.specs import spec
@@ -36,6 +37,15 @@ def test_broken_schema_is_named_with_its_tool(parameters: dict[str, Any], senten
     assert str(refused.value).startswith(sentence)
 
 
+def test_broken_tools_of_a_step_are_named_with_it() -> None:
+    draft = {"name": "draft", "prompt": "{row.a}"}
+    broken = {**draft, "name": "act", "tools": [tool("x", {"properties": {"a": {"type": "int"}}})]}
+    with pytest.raises(
+        PreflightError, match=r"^steps: act: tools: 0: function: parameters is not a JSON sch"
+    ):
+        check_tools(spec(steps=[draft, broken]))
+
+
 def test_unknown_tool_call_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_compat_tools, "tool_parsers", lambda: ["hermes", "mistral"])
     monkeypatch.setattr("airflow_provider_raybatch.job.engine.vllm_compat.installed_version", lambda: "0.29")
@@ -58,3 +68,9 @@ def test_chat_template_that_prints_no_tools_is_refused() -> None:
 
     assert check_calls(job, None, with_tools, CHAT) is None
     assert check_calls(spec(), None, with_tools, CHAT) is None
+    step = {"prompt": "{row.a}", "tools": [ADD], "tool_choice": "none"}
+    steps = spec(engine="vllm", model="m", steps=[{"name": "a", "prompt": "{row.a}"}, {"name": "b", **step}])
+    asked = asked_by_steps(steps.step_specs(), CHAT)
+    with pytest.raises(PreflightError, match="prints no tools"):
+        check_calls(steps, None, lambda chat, **_: "x", asked)
+    assert check_calls(steps, None, with_tools, asked) is None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -12,6 +13,7 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.report import parse_report
 from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.job.preflight import input_check
+from tests.support.tools import ADD, WEATHER
 
 from .place import Place
 
@@ -92,6 +94,34 @@ def test_a_step_has_an_adapter_of_its_own(place: Place) -> None:
     found, asked = place.run(3, rows, [DRAFT, critic], adapter="/adapters/writer")
     assert found[0]["draft_response"] == "[/adapters/writer] draft one"
     assert (found[0]["judge_response"], asked) == ("[/adapters/critic] judge [/adapters/writer] draft one", 2)
+
+
+def test_a_step_has_tools_of_its_own(place: Place) -> None:
+    """A later step reads the calls; a step without tools asks a request of its own."""
+    rows = [{"text": "one"}]
+    act = {"name": "act", "prompt": "{row.text}", "tools": [ADD], "tool_choice": "add"}
+    told = {"name": "told", "prompt": "{row.act_tool_calls}"}
+    plain = {"name": "plain", "prompt": "{row.text}", "when": ["act_tool_calls", "is not null"]}
+    found, asked = place.run(0, rows, [act, told, plain])
+    (call,) = found[0]["act_tool_calls"]
+    assert (call["name"], json.loads(call["arguments"]).keys()) == ("add", {"a", "b"})
+    assert json.loads(found[0]["told_response"]) == [call]
+    assert (found[0]["plain_response"], asked) == ("one", 3)
+    assert not {"told_tool_calls", "plain_tool_calls"} & found[0].keys()
+    other, asked = place.run(1, rows, [{**act, "tools": [WEATHER], "tool_choice": "weather"}, told, plain])
+    assert (other[0]["act_tool_calls"][0]["name"], asked) == ("weather", 2)
+
+
+def test_completions_that_are_asked_about_call_tools(place: Place) -> None:
+    draft = {**DRAFT, "sampling": {"temperature": 1, "n": 2}}
+    act = {"name": "act", "prompt": "{row.draft_response}", "each": "draft", "tools": [ADD, WEATHER]}
+    rows = [{"text": "add one"}, {"text": "nothing"}]
+    found, _ = place.run(0, rows, [draft, act])
+    names = [
+        [[call["name"] for call in one["tool_calls"] or ()] for one in row["act_completions"]]
+        for row in found
+    ]
+    assert names == [[["add"], ["add"]], [[], []]]
 
 
 def test_rows_choose_adapters_and_sampling(place: Place) -> None:
