@@ -37,9 +37,10 @@ class Step(dict[str, Any]):
     :param response_format: ``text`` (default), ``json_object`` or a JSON schema, whose properties become
         typed columns.
     :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
-    :param on_rejected: whether a row whose response is not what was asked for (not the JSON, or truncated
-        with `on_truncated` ``error``) shall ``fail`` (default) or ``continue``: then the text is in
-        ``<name>_response``, typed columns are null, and ``<name>_rejected`` has the reason, else null.
+    :param on_rejected: whether a row whose response is not what was asked for (not the JSON, a call that fits
+        no tool, or truncated with `on_truncated` ``error``) shall ``fail`` (default) or ``continue``: then
+        the text is in ``<name>_response``, a call in ``<name>_tool_calls``, typed columns are null, and
+        ``<name>_rejected`` has the reason, else null.
     :param when: a condition, or a list of conditions that must all hold, on columns of the source or of
         earlier steps: ``("draft_rejected", "is not null")`` or ``(column, operator, value)`` with one of
         ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``. A row that does not fulfil them

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import ValidationError, model_validator
@@ -17,7 +17,6 @@ from airflow_provider_raybatch.contract.arguments.response_schema import (
     properties_of,
 )
 from airflow_provider_raybatch.contract.arguments.steps import AskedStep
-from airflow_provider_raybatch.contract.arguments.tools import OfferedTools
 from airflow_provider_raybatch.contract.base import sentence
 from airflow_provider_raybatch.contract.fan_out import FanOut, check_fan_out
 from airflow_provider_raybatch.contract.identity import Identity
@@ -183,13 +182,7 @@ class BatchInferenceSpec(Identity):
 
     @property
     def with_tools(self) -> dict[str, BatchInferenceSpec]:
-        """The specs of the questions that offer tools, by their steps; by an empty name without steps.
-
-        :raises ValueError: a step is wrong; one sentence, with its name.
-        """
-        asked: Sequence[OfferedTools] = self.steps or [self]
-        if not any(one.tools for one in asked):
-            return {}
+        """The specs of the questions that offer tools, by their steps; by an empty name without steps."""
         return {one.step_name: one for one in self.step_specs() if one.tools is not None}
 
     @model_validator(mode="after")

@@ -72,12 +72,13 @@ def spec_of_known(
     steps = arguments.get("steps")
     if "sampling" in unknown and _has(steps, "each") and changes(_n_of(arguments["sampling"])):
         unknown = {*unknown, "steps"}  # whether a step gives several completions
-    if not {"engine", "tool_call_parser"}.isdisjoint(unknown) and _has(steps, "tools"):
-        unknown = {*unknown, "steps"}  # whether calls can be read
     for name in _BY_ITEM:
         if name in unknown and isinstance(values := arguments.get(name), Mapping):
             items = {key: value for key, value in values.items() if not changes(value)}
             arguments, unknown = {**arguments, name: items}, set(unknown) - {name}
+    of_calls = {"tool_call_parser", *_TOGETHER["tool_call_parser"]}
+    if not of_calls.isdisjoint(unknown) and _has(steps, "tools"):
+        unknown = {*unknown, "steps"}  # whether calls can be read
     known = {
         name: value
         for name, value in arguments.items()

@@ -32,7 +32,7 @@ _OF_STEPS = {
     "response_column": "the columns of a step begin with its name",
     "output_prefix": "the columns of a step begin with its name",
     **dict.fromkeys(("query", "document", "documents_column"), "steps generate text"),
-    "tools": "each step has its own",
+    **dict.fromkeys(("tools", "tool_choice"), "each step has its own"),
     "images": "each step names those that it shows",
     "on_overlong": "steps don't cut prompts",
 }

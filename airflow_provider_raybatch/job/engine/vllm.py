@@ -117,8 +117,6 @@ class VllmEngine(StartedVllm):
         self._logprobs = LogprobReader(tokenizer) if spec.keeps_logprobs else None
         offering = spec.with_tools.items()
         self._callers = {step: ToolCaller(one, tokenizer) for step, one in offering if one.calls_tools}
-        if "" in self._callers:
-            self._defaults |= self._callers[""].sampling
         self._reason(spec)
         self._forget_params()
         self.info = _info(config, self._defaults)
@@ -162,8 +160,8 @@ class VllmEngine(StartedVllm):
         sampling, caller = request.sampling, self._callers.get(request.step)
         if caller is not None and sampling.get("structured_outputs"):
             raise ValueError("structured_outputs: the job's tools constrain the response; remove it")
-        if caller is not None and request.step:
-            sampling = {**caller.sampling, **sampling}
+        if caller is not None:
+            sampling = {**sampling, **caller.sampling}
         merged = whole({**self._defaults, **sampling})
         fitted = self._chat.fitted(request, ids, self._max_model_len, merged.get("max_tokens"))
         if isinstance(fitted, RowFailure):

@@ -16,7 +16,6 @@ from airflow_provider_raybatch.contract.arguments.images import ImageArguments
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
-from airflow_provider_raybatch.contract.arguments.steps import StepArguments
 from airflow_provider_raybatch.contract.arguments.task import TaskArguments
 from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
 from airflow_provider_raybatch.contract.events import Notice
@@ -163,14 +162,12 @@ def _told(tally: Tally) -> dict[str, Any]:
 
 
 def explaining(spec: BatchInferenceSpec) -> dict[str, Any]:
-    """The arguments that explain a result, as they were given; without defaults and secrets."""
-    spec = spec.step_specs()[-1]
-    names = {name for group in _EXPLAIN for name in group.model_fields} - NOT_ARGUMENTS
+    """The arguments that explain a result, as they were given; without defaults and secrets.
+
+    :param spec: of all steps.
+    """
+    names = {"steps", *(name for group in _EXPLAIN for name in group.model_fields)} - NOT_ARGUMENTS
     given = spec.model_dump(mode="json", include=names, exclude_defaults=True)
-    if spec.asked_step is not None:  # of the last of several
-        asked = [step.model_dump(mode="json", exclude_defaults=True) for step in spec.asked_step.steps]
-        given = {name: value for name, value in given.items() if name not in StepArguments.model_fields}
-        given["steps"] = asked
     ordered = {name: given[name] for name in type(spec).model_fields if name in given}
     first = {"model": spec.model, "engine": spec.engine}
     shown: dict[str, Any] = all_storable(_shown({**first, **ordered}))

@@ -110,7 +110,7 @@ def _answers(context: JobContext) -> list[StepParts]:
 
 def _report(context: JobContext) -> DatasetReport:
     """What writes the report of the dataset."""
-    spec, record = context.spec.step_specs()[-1], context.recorder.record
+    spec, record = context.spec, context.recorder.record
     render = partial(apart_for, _LONGEST_RENDERING, rendered, task=context.job.task)
     return DatasetReport(
         context.journal.folder,

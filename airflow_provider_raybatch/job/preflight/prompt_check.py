@@ -53,7 +53,11 @@ def check_prompts(
     rows = count_of(sample.rows, "row")
     failures, marked = _failures_and_marked(spec, sample, checked)
     ordinals = sample.ordinals()
-    # Behind the rows' own are the requests that stand for later steps.
+    # Behind the rows' own are the requests that stand for later steps, with the first row's text.
+    for place in sorted(place for place in failures if place >= len(ordinals) and 0 not in failures):
+        why = counted([(0, failures[place])], shows_rows=spec.shows_rows)
+        text = f"steps: {sample.requests[place].step}: its first request will fail: {why}."
+        emit(Notice(level="warning", message=text))
     failed = [(ordinals[place], failures[place]) for place in sorted(failures) if place < len(ordinals)]
     if failed:
         remedy = ""

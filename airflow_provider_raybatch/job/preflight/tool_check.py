@@ -48,11 +48,14 @@ def check_calls(
     for step, one in spec.with_tools.items():
         chats = (request.messages for request in requests if request.step == step)
         chat = next((messages for messages in chats if messages is not None), None)
-        if chat is not None and (text := render(chat, tools=one.tools)) and text == render(chat, tools=None):
-            raise PreflightError(
-                f"chat_template: that of {spec.model!r} prints no tools, so the model never sees them; take "
-                "a model that was trained for tools, or give a template that prints them."
-            )
+        if chat is not None and (plain := render(chat, tools=None)):
+            text = render(chat, tools=one.tools)
+            if text in ("", plain):
+                fault = "prints no tools, so the model never sees them" if text else "fails at the tools"
+                raise PreflightError(
+                    f"chat_template: that of {spec.model!r} {fault}; take a model that was trained for "
+                    "tools, or give a template that prints them."
+                )
         if one.calls_tools:
             _check_caller(one, tokenizer, _where(step))
 
@@ -63,7 +66,7 @@ def _check_caller(spec: BatchInferenceSpec, tokenizer: Any, where: str) -> None:
 
     constraint = ToolCaller(spec, tokenizer).sampling
     try:
-        params = sampling_params({"max_tokens": None, **spec.sampling, **constraint})
+        params = sampling_params({"max_tokens": None, **constraint})
         check_end(params, tokenizer)
         if params.structured_outputs is not None:
             vllm_compat.compile_structured(params, "auto")

@@ -49,7 +49,10 @@ def test_a_mistake_is_found_while_the_dag_is_parsed(assert_sentences: AssertSent
         {"prompt": "Say it", "system_prompt": "{{ params.s }}"},
         {"prompt": "Say it", "images": "{{ params.i }}", "keep_images": True},
         {"prompt": None, "steps": [Step("read", prompt="{{ params.p }}", images="i")], "keep_images": True},
-        {"prompt": None, "steps": [ACT], "tool_call_parser": "{{ params.p }}"},
+        *(
+            {"prompt": None, "steps": [ACT], "tool_call_parser": "hermes", name: "{{ params.p }}"}
+            for name in ("tool_call_parser", "engine", "engine_args", "sampling")
+        ),
         {"prompt": None, "steps": "{{ params.p }}", "tool_call_parser": "hermes"},
         {"prompt": None, "model_task": "score", "query": "{{ params.q }}", "documents_column": "d"},
         {"prompt": None, "model_task": "score", "query": "q", "document": "{{ params.d }}", "top_n": 3},

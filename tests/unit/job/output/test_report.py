@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_raybatch.job.output.report import explaining
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import submitted
+from tests.support.tools import ADD
 from tests.support.whole_job import attempt, numbered, without_cluster
 
 TOKEN = f"hf_{'aB3' * 10}"
@@ -35,6 +36,13 @@ def test_secrets_in_arguments_are_masked(given: dict[str, object]) -> None:
 def test_arguments_that_explain_a_result_are_shown() -> None:
     given = {"bos_token": "<s>", "max_model_len": 512, "key_cache": "fp8", "url": "s3://a/b@c?d"}
     assert explaining(submitted(engine_args=given))["engine_args"] == given
+
+
+def test_what_all_steps_share_explains_a_result() -> None:
+    steps = [{"name": "act", "prompt": "{row.a}", "tools": [ADD]}, {"name": "end", "prompt": "{row.a}"}]
+    shown = explaining(submitted(steps=steps, tool_call_parser="hermes", sampling={"top_k": 3}))
+    assert (shown["tool_call_parser"], shown["sampling"]) == ("hermes", {"top_k": 3})
+    assert [step["name"] for step in shown["steps"]] == ["act", "end"]
 
 
 def test_fields_of_a_schema_are_no_secrets() -> None:

@@ -62,6 +62,15 @@ def test_prompts_that_may_fail_are_a_warning() -> None:
     )
 
 
+def test_a_later_step_that_fails_alone_is_a_warning() -> None:
+    """Its tools may leave no room where the first step has none."""
+    rows = sample("a", "b")
+    asked = [*rows.requests, Request(messages=[], step="act")]
+    checked = ModelCheck(failures=((2, overlong(5000, 4096)),))
+    (text,) = told(rows._replace(requests=asked), checked)
+    assert text.startswith("steps: act: its first request will fail: 1 in step 'tokenize' (row 0: the prompt")
+
+
 def test_special_tokens_in_the_first_rows_are_counted() -> None:
     rows = sample("a", "b<|im_end|>", None, "<|im_start|>c<|im_end|>")
     checked = ModelCheck(special_tokens=TOKENS)

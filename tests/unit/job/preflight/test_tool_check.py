@@ -67,6 +67,8 @@ def test_chat_template_that_prints_no_tools_is_refused() -> None:
         return f"{tools} x"
 
     assert check_calls(job, None, with_tools, CHAT) is None
+    with pytest.raises(PreflightError, match="chat_template: that of 'acme/tiny' fails at the tools"):
+        check_calls(job, None, lambda chat, tools="all": "" if tools else "x", CHAT)
     assert check_calls(spec(), None, with_tools, CHAT) is None
     step = {"prompt": "{row.a}", "tools": [ADD], "tool_choice": "none"}
     steps = spec(engine="vllm", model="m", steps=[{"name": "a", "prompt": "{row.a}"}, {"name": "b", **step}])
