@@ -14,6 +14,7 @@ from airflow_provider_raybatch.job.input.table import one_array
 from airflow_provider_raybatch.job.parts.sizes import together
 from airflow_provider_raybatch.job.tasks.base import Task
 
+_ROW_GROUP = 131_072
 _MOST_BYTES = 128 * 1024 * 1024
 """In memory at once: the input of a row is repeated for each row that it becomes."""
 
@@ -24,13 +25,18 @@ def dataset_rows(good: pa.Table, task: Task, most: int = _MOST_BYTES) -> tuple[i
     :param most: about how many bytes at a time.
     """
     if task.chunk_index is None:
-        return good.num_rows, iter([good])
+        return good.num_rows, in_groups(good)
     outputs, of_row = task.split(one_array(good["output"]))
     inputs = good.drop_columns(["output"])
     return len(of_row), (
         inputs.take(pa.array(of_row[start:stop])).append_column("output", outputs.slice(start, stop - start))
         for start, stop in _portions(together(inputs.columns, inputs.num_rows)[of_row], most)
     )
+
+
+def in_groups(rows: pa.Table) -> Iterator[pa.Table]:
+    """The rows, as many at a time as a row group of a file has: what is made of them is a copy."""
+    return (rows.slice(start, _ROW_GROUP) for start in range(0, rows.num_rows, _ROW_GROUP))
 
 
 def _portions(sizes: npt.NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from airflow_provider_raybatch.contract.layout import data_file
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.failures.summary import main_reasons
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of, members, parquet_file, restored
-from airflow_provider_raybatch.job.output.dataset_rows import dataset_rows
+from airflow_provider_raybatch.job.output.dataset_rows import dataset_rows, in_groups
 from airflow_provider_raybatch.job.output.openai_batch.lines import SCHEMA, AnswerLines
 from airflow_provider_raybatch.job.output.row_values import row_values
 from airflow_provider_raybatch.job.output.schema import cast, common_type
@@ -174,7 +174,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     table = _select(range_, target)
     if target.postprocess is not None:
         table = with_added(table, target.folder, target.postprocess, range_.number)
-    good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
+    good, bad = _where(table, table["ok"]), table.filter(pc.invert(table["ok"]))
     result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
     tasks = [*(step.task for step in range_.answers), target.task]
     result.tally = tally_of(good, bad, tasks, target.shown)
@@ -185,11 +185,12 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         result.dataset_rows, rows = dataset_rows(good, target.task)
         flat = (some if target.lines else _flatten(some, target) for some in rows)
         result.path, result.bytes = write_rows(flat, range_.number, target)
-        result.totals = target.task.totals(good["output"])
-        result.origins = dict(Counter(good["origin"].to_pylist()))
-        result.saved = _by_origin(good.filter(pc.invert(good["paid"])), target.task)
-        result.carried = _by_origin(good, target.task).get("carried", 0)
-        own = good.filter(pc.equal(good["origin"], "generated"))
+        paid = good.select(["origin", "paid", "output"])
+        result.totals = target.task.totals(paid["output"])
+        result.origins = {one["values"]: one["counts"] for one in paid["origin"].value_counts().to_pylist()}
+        result.saved = _by_origin(_where(paid, pc.invert(paid["paid"])), target.task)
+        result.carried = _by_origin(paid, target.task).get("carried", 0)
+        own = _where(paid, pc.equal(paid["origin"], "generated"))
         result.generated = target.task.totals(own["output"]).output_tokens
     if bad.num_rows:
         if target.lines is not None:
@@ -207,7 +208,8 @@ def _blank(good: pa.Table, bad: pa.Table, spec: BatchInferenceSpec) -> int:
         return good["output"].null_count if good.num_rows else 0
     if bad.num_rows:
         bad = bad.filter(pc.invert(pc.ends_with(pc.struct_field(bad["failure"], "step"), "read")))
-    return sum(_blank_rows(_inputs(rows), list(spec.column_arguments())) for rows in (good, bad))
+    columns, some = list(spec.column_arguments()), chain(in_groups(good), in_groups(bad))
+    return sum(_blank_rows(_inputs(rows), columns) for rows in some)
 
 
 def _blank_rows(inputs: Mapping[str, pa.Array], columns: Sequence[str]) -> int:
@@ -237,7 +239,7 @@ def _by_origin(rows: pa.Table, task: Task) -> dict[str, int]:
     """Input and output tokens of rows by their origin."""
     tokens = {}
     for origin in pc.unique(rows["origin"]).to_pylist():
-        totals = task.totals(rows.filter(pc.equal(rows["origin"], origin))["output"])
+        totals = task.totals(_where(rows, pc.equal(rows["origin"], origin))["output"])
         tokens[origin] = totals.input_tokens + totals.output_tokens
     return tokens
 
@@ -283,7 +285,8 @@ def postprocess(range_: Range, target: Target) -> dict[str, Seen]:
 def _select(range_: Range, target: Target) -> pa.Table:
     """The rows of the range, one per ordinal: good before failed, then of the part with the last path.
 
-    A row that the task can't derive its columns of has failed.
+    A row that the task can't derive its columns of has failed. Parts that lie one behind the other are not
+    copied: a copy takes as much memory as they do.
     """
     tables = []
     for age, part in enumerate(sorted(range_.parts, key=lambda part: part.path)):
@@ -293,14 +296,22 @@ def _select(range_: Range, target: Target) -> pa.Table:
         if not part.path.startswith(target.own_parts):
             rows = _carried(rows)
         ordinals = rows["ordinal"].to_numpy()
-        rows = rows.filter(pa.array((ordinals >= range_.first) & (ordinals < range_.stop)))
+        rows = _where(rows, pa.array((ordinals >= range_.first) & (ordinals < range_.stop)))
         tables.append(rows.append_column("age", pa.array(np.full(rows.num_rows, age, dtype=np.int32))))
+    tables.sort(key=lambda rows: rows["ordinal"][0].as_py() if rows.num_rows else -1)
     table = pa.concat_tables(_aligned(tables, target), promote_options="permissive")
+    if (np.diff(table["ordinal"].to_numpy().astype(np.int64)) > 0).all():
+        return target.task.with_derived(table)
     order = pc.sort_indices(
         table, sort_keys=[("ordinal", "ascending"), ("ok", "descending"), ("age", "descending")]
     ).to_numpy()
     _, first_of_each = np.unique(table["ordinal"].to_numpy()[order], return_index=True)
     return target.task.with_derived(table.take(pa.array(order[first_of_each])))
+
+
+def _where(rows: pa.Table, condition: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """The rows that fulfil a condition; without a copy where all do."""
+    return rows if pc.all(condition, min_count=0).as_py() else rows.filter(condition)
 
 
 def _typed(rows: pa.Table, target: Target) -> pa.Table:

@@ -214,8 +214,9 @@ def telling(found: Sequence[FailedExample]) -> list[FailedExample]:
 
 def _lowest_rows(table: pa.Table, most: int) -> pa.Table:
     ranks = _ranks(table["ordinal"].to_numpy())
-    places = np.argsort(ranks, kind="stable")[:most]
-    return table.take(pa.array(np.sort(places)))
+    places = np.sort(np.argsort(ranks, kind="stable")[:most])
+    # Arrow's `take` would copy the whole table first, which has many pieces.
+    return pa.concat_tables([table.slice(place, 1) for place in places.tolist()] or [table.slice(0, 0)])
 
 
 def samples_of(
