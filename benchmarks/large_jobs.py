@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job of millions of distinct rows with kills, and the next night, in which all answers are known.
+"""A job of millions of distinct rows with kills, and the next night, which has all answers in its `reuse`.
 
 The real job runs with the echo engine on a Ray of this machine, each attempt in a process of its own. Driver
 and coordinator are killed in turn with SIGKILL, whenever another share of the rows is done. Memory is what a
@@ -162,8 +162,8 @@ def attempt(folder: Path, address: str, night: int, number: int) -> None:
         "engine": "echo",
         "replicas": 1,
         "num_cpus": 1,
-        "destination": str(folder / "out"),
-        "on_destination_owned": "take_over",
+        "destination": str(folder / f"night-{night}"),
+        "reuse": str(folder / "store"),
         "submission": {
             "task": {"dag_id": "benchmark", "run_id": f"night-{night}", "task_id": "rows"},
             "run_token": f"token-{night}",
@@ -230,6 +230,7 @@ def _measure(task: Task, kills: int) -> None:
             f"{usage.cpu / task.rows * 1e6:.1f}",
             *sizes,
         ]
+        assert killed or manifest["counts"]["reused"] == task.rows
         figures += [str(task.attempts - before), f"{manifest['counts']['ok']:,}"]
         print(f"| {title} | {' | '.join(figures)} |", flush=True)
         task.check(manifest)
