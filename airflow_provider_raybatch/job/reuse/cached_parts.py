@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.input.table import as_text, one_array
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.parts.part import Origin, Part
+from airflow_provider_raybatch.job.parts.part import FAILURE, Origin, Part
 from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
@@ -56,10 +56,10 @@ def write_parts(
     most: int = MOST_BYTES,
     read: ReadRows | None = None,
 ) -> tuple[list[Part], CachedRows]:
-    """Write cached outcomes as parts of this submission.
+    """Write cached answers as parts of this submission.
 
     :param chunks: of the input, in order.
-    :param most: bytes of the outcomes that are in memory at once.
+    :param most: bytes of the answers that are in memory at once.
     :param read: reads rows of a chunk; by default from the source.
     :returns: the parts, and the rows that `source` lacks now, by ordinal.
     """
@@ -69,16 +69,16 @@ def write_parts(
     read = read or _from_source(job)
     written: list[Part] = []
     is_lost: npt.NDArray[np.bool_] = np.ones(len(cached), np.bool_)
-    for group, low, found in _outcomes(chunks, cached, source, most):
+    for group, low, found in _answers(chunks, cached, source, most):
         places = found["hit"].to_numpy() + low
         is_lost[places] = False
         for chunk in group:
             start, stop = _span(cached.ordinals[places], chunk)
             if start < stop:
                 own = cached.where(places[start:stop])
-                outcomes = found.slice(start, stop - start)
-                rows = read(chunk, own.ordinals - chunk.ordinal, one_array(outcomes["output"]))
-                written += _write_chunk(job, chunk, rows, own, outcomes, origin)
+                answers = found.slice(start, stop - start)
+                rows = read(chunk, own.ordinals - chunk.ordinal, one_array(answers["output"]))
+                written += _write_chunk(job, chunk, rows, own, answers, origin)
     return written, cached.where(np.flatnonzero(is_lost))
 
 
@@ -100,20 +100,20 @@ def _write_chunk(
     chunk: Chunk,
     rows: Sequence[tuple[ChunkRows, int]],
     cached: CachedRows,
-    outcomes: pa.Table,
+    answers: pa.Table,
     origin: Origin,
 ) -> Iterator[Part]:
     """Write rows of one chunk, in as many parts as their input needs."""
     ids = [_row_id(chunk_rows.rows[place], job.spec.id_column) for chunk_rows, place in rows]
     arrays = {
         "ordinal": pa.array(cached.ordinals, pa.uint64()),
-        "ok": one_array(outcomes["ok"]),
+        "ok": pa.repeat(True, len(cached)),
         "key": key_array.to_arrow(cached.keys),
         "id": pa.array(ids, pa.string()),
-        "origin": _origins(outcomes, origin),
-        "paid_by": one_array(outcomes["paid_by"]),
-        "failure": one_array(outcomes["failure"]),
-        "output": job.task.adapted(one_array(outcomes["output"]), job.task.output_type),
+        "origin": _origins(answers, origin),
+        "paid_by": one_array(answers["paid_by"]),
+        "failure": pa.nulls(len(cached), FAILURE),
+        "output": job.task.adapted(one_array(answers["output"]), job.task.output_type),
     }
     for portion, columns in portions(rows):
         chosen = pa.array(portion, pa.int64())
@@ -123,12 +123,12 @@ def _write_chunk(
         yield parts.write_arrays(job.folder, stem, stored, cut)
 
 
-def _outcomes(
+def _answers(
     chunks: Sequence[Chunk], cached: CachedRows, source: Responses, most: int
 ) -> Iterator[tuple[list[Chunk], int, pa.Table]]:
-    """Outcomes of neighbouring rows, with their chunks and the place of the first row.
+    """Answers of neighbouring rows, with their chunks and the place of the first row.
 
-    Cut by bytes, since many rows may share a long outcome.
+    Cut by bytes, since many rows may share a long answer.
     """
     for group, low, high in _groups(_near(chunks, cached.ordinals), cached.ordinals):
         step = high - low

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.job.parts.part import Part, read_columns
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.parts.sizes import together
+from airflow_provider_raybatch.job.parts.sizes import row_bytes
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Keys
-from airflow_provider_raybatch.job.reuse.hits import NO_OUTCOMES, CachedRows, Hits
+from airflow_provider_raybatch.job.reuse.hits import NO_ANSWERS, CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
-_COLUMNS = ["ok", "failure", "output", "paid_by", "origin"]
+_COLUMNS = ["output", "paid_by", "origin"]
 _Places: TypeAlias = npt.NDArray[np.int64]
 _NO_HITS = Hits(*(np.empty(0, np.int64) for _ in range(3)))
 _NO_ROWS = pa.table({
@@ -87,14 +87,14 @@ class LedgerResponses:
 
     def read(self, rows: CachedRows, most: int) -> pa.Table | None:
         """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
-        tables = [NO_OUTCOMES]
+        tables = [NO_ANSWERS]
         size = 0
         for number in np.unique(rows.file):
             part, inside = self._parts[int(number)], np.flatnonzero(rows.file == number)
             whole = self._columns(part, _COLUMNS)
             if whole is None:
                 continue
-            sizes = together([whole["output"], whole["failure"]], whole.num_rows)
+            sizes = row_bytes(whole["output"])
             size += int(sizes[rows.row[inside]].sum())
             if size > most and len(rows) > 1:
                 return None

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_provider_raybatch.job.parts.part import FAILURE
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.partitions import Arrays
 
@@ -34,7 +33,7 @@ class Hits:
 
 @dataclass(frozen=True)
 class CachedRows(Arrays):
-    """Rows, and where the outcome of each is (see :class:`Hits`). Several may have the same key."""
+    """Rows, and where the answer of each is (see :class:`Hits`). Several may have the same key."""
 
     KIND: ClassVar[np.dtype[Any]] = np.dtype([
         ("ordinals", "i8"),
@@ -56,7 +55,7 @@ class Responses(Protocol):
         """Find `keys`, which are sorted and unique."""
 
     def read(self, rows: CachedRows, most: int) -> pa.Table | None:
-        """The outcomes: ``hit`` (position in `rows`), ``ok``, ``failure``, ``output`` and ``paid_by``.
+        """The answers: ``hit`` (position in `rows`), ``output`` and ``paid_by``.
 
         A row that is not in the table counts as a miss: its file is gone.
 
@@ -64,11 +63,9 @@ class Responses(Protocol):
         """
 
 
-NO_OUTCOMES = pa.table({
+NO_ANSWERS = pa.table({
     "output": pa.nulls(0),
     "paid_by": pa.array([], pa.string()),
     "hit": pa.array([], pa.int64()),
-    "ok": pa.array([], pa.bool_()),
-    "failure": pa.array([], FAILURE),
 })
 """The columns of :meth:`Responses.read`."""

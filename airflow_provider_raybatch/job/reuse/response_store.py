@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.parts.sizes import row_bytes
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.hits import NO_OUTCOMES, CachedRows, Hits
+from airflow_provider_raybatch.job.reuse.hits import NO_ANSWERS, CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.store.files import AT_ONCE
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Entries
@@ -70,7 +70,7 @@ class StoredResponses:
         files = list(self._numbers)
         names = tuple(files[number] for number in used.tolist())
         wanted = Entries(asked.keys, local, asked.row, no_time, no_time, names)
-        tables = [NO_OUTCOMES]
+        tables = [NO_ANSWERS]
         size = 0
         for table in self._store.read(StoreHits(np.arange(len(asked)), wanted)):
             place = table["position"].to_numpy()
@@ -80,9 +80,7 @@ class StoredResponses:
             if size > most and len(rows) > 1:
                 return None
             found = table.select(["output", "paid_by"]).take(pa.array(source))
-            found = found.append_column("hit", pa.array(hit))
-            found = found.append_column("ok", pa.array(np.ones(len(hit), np.bool_)))
-            tables.append(found.append_column("failure", pa.nulls(len(hit), parts.FAILURE)))
+            tables.append(found.append_column("hit", pa.array(hit)))
         return pa.concat_tables(tables, promote_options="permissive")
 
 

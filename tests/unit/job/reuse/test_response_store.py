@@ -50,14 +50,11 @@ def store(tmp_path: Path, notices: list[Notice]) -> ResponseStore:
 
 
 def found(responses: Responses, *wanted: str) -> dict[int, tuple[Any, ...]]:
-    """Return by row the found answer or failure, and the submission that paid for it."""
+    """Return by row the found answer, and the submission that paid for it."""
     adopted = matched(np.arange(len(wanted)), keys.as_array([key(name) for name in wanted]), responses)
     table = responses.read(adopted, MOST_BYTES)
     return {
-        int(adopted.ordinals[row["hit"]]): (
-            row["output"]["response"] if row["ok"] else row["failure"]["reason"],
-            row["paid_by"],
-        )
+        int(adopted.ordinals[row["hit"]]): (row["output"]["response"], row["paid_by"])
         for row in table.to_pylist()
     }
 
