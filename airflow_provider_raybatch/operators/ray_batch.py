@@ -160,7 +160,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param destination: a folder, local or ``s3://``.
     :param destination_format: ``parquet`` (default) or ``jsonl``; or ``openai_batch`` for OpenAI's output and
         error files, where `format` is that, too.
-    :param rows_per_part: about how many rows a file has; by default files are of about 128 MiB.
+    :param rows_per_part: about how many rows a file has; by default files are of about 128 MiB, and of
+        250,000 rows at most.
     :param on_destination_owned: ``refuse`` (default) or ``take_over`` a folder with another run's dataset.
     :param output_prefix: put before the names of the output columns; default none.
     :param response_column: the column with the response; by default ``response`` after `output_prefix`.

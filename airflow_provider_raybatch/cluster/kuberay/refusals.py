@@ -87,12 +87,6 @@ class Refusal:
         said = self.status.get("message")
         return cut_to(_LONGEST_MESSAGE, " ".join(str(said).split()) if said else excerpt(self.text))
 
-    @property
-    def retry_after(self) -> float | None:
-        """Seconds to wait, where the server says so in its body."""
-        seconds = self.details.get("retryAfterSeconds")
-        return float(seconds) if isinstance(seconds, int | float) else None
-
     def no_such_object(self, asked: Asked) -> bool:
         """Whether the kind and the namespace are there, and this object alone is not."""
         return self.code == 404 and bool(asked.name) and self.details.get("name") == asked.name

@@ -28,8 +28,6 @@ from airflow_provider_raybatch.cluster.kuberay.readiness import ClusterSeen, Wai
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.failures import FailureClass
 
-DEFAULT_CLUSTER_WAIT = 1800.0
-"""Seconds that a cluster may take to be ready, queues included."""
 _POLL, _SLOWEST_POLL, _SLOWER = 4.0, 15.0, 1.3
 _MOST_POD_EVENTS = 4
 """Pods of one look whose events are asked for."""

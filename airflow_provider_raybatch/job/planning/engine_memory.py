@@ -138,14 +138,6 @@ def weights_of_gpu(shape: ModelShape, sizes: EngineSizes, stored: int | None = N
     return int(stored * computed / whole)
 
 
-def cache_bytes_of_token(shape: ModelShape, sizes: EngineSizes) -> int:
-    """Bytes of the KV cache that a token takes on one GPU in all layers that keep every token.
-
-    Each GPU of a tensor parallel replica has a share of the heads, but one of them at least.
-    """
-    return _page(shape, sizes) * -(-shape.layers // sizes.pipeline_parallel) // _BLOCK
-
-
 def memory_of(
     shape: ModelShape,
     sizes: EngineSizes,

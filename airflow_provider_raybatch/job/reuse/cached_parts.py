@@ -104,7 +104,8 @@ def _write_chunk(
     origin: Origin,
 ) -> Iterator[Part]:
     """Write rows of one chunk, in as many parts as their input needs."""
-    ids = [_row_id(chunk_rows.rows[place], job.spec.id_column) for chunk_rows, place in rows]
+    named = job.spec.id_column
+    ids = [None if named is None else _row_id(one.rows[place], named) for one, place in rows]
     arrays = {
         "ordinal": pa.array(cached.ordinals, pa.uint64()),
         "ok": pa.repeat(True, len(cached)),
@@ -181,5 +182,5 @@ def _origins(found: pa.Table, origin: Origin) -> pa.Array:
     return pc.if_else(pc.equal(one_array(found["origin"]), "stored"), "stored", origins)
 
 
-def _row_id(row: object, column: str | None) -> str | None:
-    return as_text(row.get(column)) if isinstance(row, dict) and column is not None else None
+def _row_id(row: object, column: str) -> str | None:
+    return as_text(row.get(column)) if isinstance(row, dict) else None

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.job.planning import engine_memory
 from airflow_provider_raybatch.job.planning.engine_memory import (
     EngineSizes,
-    cache_bytes_of_token,
     memory_of,
     sizes_of,
     weights_of_gpu,
@@ -83,7 +83,10 @@ def test_tokens_are_those_that_vllm_reported(
     ],
 )
 def test_bytes_of_a_token(config: dict[str, Any], engine_args: dict[str, Any], kib: float) -> None:
-    assert cache_bytes_of_token(shaped(config), sized(config, **engine_args)) == kib * 1024
+    """In all layers of one GPU that keep every token."""
+    shape, sizes = shaped(config), sized(config, **engine_args)
+    layers = -(-shape.layers // sizes.pipeline_parallel)
+    assert engine_memory._page(shape, sizes) * layers == kib * 1024 * engine_memory._BLOCK
 
 
 @pytest.mark.parametrize(
