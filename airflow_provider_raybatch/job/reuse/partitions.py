@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
-_MOST_IN_MEMORY = 64 * 2**20
+_MOST_IN_MEMORY = 16 * 2**20
 """Bytes that wait until they are written together. A small input never needs a file."""
 
 Records: TypeAlias = npt.NDArray[Any]

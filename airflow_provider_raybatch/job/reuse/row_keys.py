@@ -22,8 +22,8 @@ from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Job, ParallelMap, WorkItem, in_sequence
 
 _CHUNKS_PER_TASK = 16
-_ROWS_PER_RANGE = 1_000_000
-"""To sort their keys and to look them up takes 0.2 to 0.3 GB (`benchmarks/results/driver_keys.md`)."""
+_ROWS_PER_RANGE = 500_000
+"""To sort their keys and to look them up takes 0.1 to 0.2 GB (`benchmarks/results/driver_keys.md`)."""
 
 
 @dataclass(frozen=True)
