@@ -311,7 +311,7 @@ def _select(range_: Range, target: Target) -> pa.Table:
 
 def _where(rows: pa.Table, condition: pa.Array | pa.ChunkedArray) -> pa.Table:
     """The rows that fulfil a condition; without a copy where all do."""
-    return rows if pc.all(condition, min_count=0).as_py() else rows.filter(condition)
+    return rows if pc.all(condition, skip_nulls=False, min_count=0).as_py() else rows.filter(condition)
 
 
 def _typed(rows: pa.Table, target: Target) -> pa.Table:
