@@ -361,7 +361,8 @@ def test_a_call_that_tool_choice_asks_for_fits_its_schema(llm: Any, engine: Any)
     assert names["weather"] == {"weather"}
     offers = {"tools": fields["tools"], "tool_choice": "weather"}
     steps = [{"name": "act", "prompt": "{row.text}", **offers}, {"name": "plain", "prompt": "{row.text}"}]
-    mixed = spec(engine_args={**ARGS, **LORA}, **{**fields, "tools": None}, steps=steps)
+    in_steps = {**fields, "tools": None, "messages_column": None, "steps": steps}
+    mixed = spec(engine_args={**ARGS, **LORA}, **in_steps)
     assert check_model(mixed, asked_by_steps(mixed.step_specs(), [Request(messages=SUM)]), {}).sampled == 2
     engine.renewed(mixed)
     engine.loop.run_until_complete(engine.prepare())
