@@ -34,9 +34,9 @@ def dataset_rows(good: pa.Table, task: Task, most: int = _MOST_BYTES) -> tuple[i
     )
 
 
-def in_groups(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows, as many at a time as a row group of a file has: what is made of them is a copy."""
-    return (rows.slice(start, _ROW_GROUP) for start in range(0, rows.num_rows, _ROW_GROUP))
+def in_groups(rows: pa.Table, most: int = _ROW_GROUP) -> Iterator[pa.Table]:
+    """The rows, by default as many at a time as a row group of a file has: what is made of them is a copy."""
+    return (rows.slice(start, most) for start in range(0, rows.num_rows, most))
 
 
 def _portions(sizes: npt.NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:

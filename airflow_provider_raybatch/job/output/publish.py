@@ -6,8 +6,6 @@ This removes duplicates, merges small parts, and restores the input's order, wit
 
 from __future__ import annotations
 
-import json
-import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,10 +21,10 @@ from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN, O
 from airflow_provider_raybatch.contract.layout import data_file
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.failures.summary import main_reasons
-from airflow_provider_raybatch.job.input.table import as_text, kinds_of, members, parquet_file, restored
+from airflow_provider_raybatch.job.input.table import kinds_of, members, parquet_file, restored
 from airflow_provider_raybatch.job.output.dataset_rows import dataset_rows, in_groups
 from airflow_provider_raybatch.job.output.openai_batch.lines import SCHEMA, AnswerLines
-from airflow_provider_raybatch.job.output.row_values import row_values
+from airflow_provider_raybatch.job.output.row_values import json_line, row_values
 from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted, tally_of
 from airflow_provider_raybatch.job.parts.part import Part, read_between
@@ -38,6 +36,7 @@ from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, Seen, a
 from airflow_provider_raybatch.storage.folder import Folder
 
 _ROWS_AT_ONCE = 4096
+"""As Python values, rows take a multiple of the memory."""
 _MOST_DECODED = 512 * 1024 * 1024
 """Bytes of a range in memory; publishing takes a few times as much. Well below the 2 GiB that a column of
 text may have in Arrow, which equal rows reach in a file of a few MiB."""
@@ -195,7 +194,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     if bad.num_rows:
         if target.lines is not None:
             target.folder.write(data_file(target.errors, range_.number, "jsonl"), target.lines.errors(bad))
-        letters = b"".join(map(dead_letters, _few_at_once(bad)))
+        letters = b"".join(map(dead_letters, in_groups(bad, _ROWS_AT_ONCE)))
         target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), letters)
         result.failed_steps = dict(Counter(failure.step for failure in _failures(bad)))
         result.reasons = main_reasons(_failures(bad), shows_rows=target.task.spec.shows_rows)
@@ -225,13 +224,8 @@ def _blank_rows(inputs: Mapping[str, pa.Array], columns: Sequence[str]) -> int:
     return int(pc.sum(found).as_py() or 0)
 
 
-def _few_at_once(rows: pa.Table) -> Iterator[pa.Table]:
-    """Slices of a table: as Python values, its rows take a multiple of the memory."""
-    return (rows.slice(start, _ROWS_AT_ONCE) for start in range(0, rows.num_rows, _ROWS_AT_ONCE))
-
-
 def _failures(bad: pa.Table) -> Iterator[RowFailure]:
-    found = (one for some in _few_at_once(bad) for one in some["failure"].to_pylist())
+    found = (one for some in in_groups(bad, _ROWS_AT_ONCE) for one in some["failure"].to_pylist())
     return (RowFailure(one["step"], one["reason"]) for one in found)
 
 
@@ -255,7 +249,7 @@ def write_rows(rows: Iterable[pa.Table], number: int, target: Target) -> tuple[s
     elif target.lines is not None:
         content = b"".join(map(target.lines.answers, rows))
     else:
-        content = b"".join(_line(row) for some in rows for row in row_values(some))
+        content = b"".join(json_line(row) for some in rows for row in row_values(some))
     path = data_file(target.data, number, "parquet" if target.format == "parquet" else "jsonl")
     target.folder.write(path, content)
     return path, len(content)
@@ -401,21 +395,5 @@ def dead_letters(table: pa.Table) -> bytes:
     for ordinal, row_id, failure, row, answer in zip(ordinals, ids, failures, inputs, answers, strict=True):
         named = {} if row_id is None else {"id": row_id}
         answered = {} if answer is None else {answered_as: answer}
-        lines.append(_line({"ordinal": ordinal, **named, **failure, **answered, "row": row}))
+        lines.append(json_line({"ordinal": ordinal, **named, **failure, **answered, "row": row}))
     return b"".join(lines)
-
-
-def _line(row: dict[str, Any]) -> bytes:
-    try:
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=as_text)
-    except ValueError:  # JSON has no NaN and no infinity
-        text = json.dumps(_finite(row), ensure_ascii=False, default=as_text)
-    return (text + "\n").encode()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value

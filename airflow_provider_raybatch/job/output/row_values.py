@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a table as values for JSON, whatever they hold."""
+"""Rows of a table as values for JSON and as its lines, whatever they hold."""
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +30,15 @@ def row_values(table: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
+def json_line(row: dict[str, Any]) -> bytes:
+    """A row as a line of JSON, which has no NaN and no infinity."""
+    try:
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=as_text)
+    except ValueError:
+        text = json.dumps(_finite(row), ensure_ascii=False, default=as_text)
+    return (text + "\n").encode()
+
+
 def _with_objects(value: Any) -> Any:
     if isinstance(value, MapEntries):
         return {as_text(name): _with_objects(inner) for name, inner in value}
@@ -44,3 +55,11 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
         return [None if value is None else value.decode("utf-8", "replace") for value in raw]
     except (ValueError, OverflowError):
         return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value
