@@ -73,6 +73,7 @@ class ImagePrompts:
     def rendered(self, request: Request, render: _RenderChat | None = None) -> str | list[int] | RowFailure:
         """The text that is tokenised, or what the template has made of it.
 
+        :param render: of a step that offers tools of its own.
         :raises Exception: the template refuses the chat.
         """
         if (failure := self._surplus(len(request.images))) is not None:
