@@ -184,12 +184,12 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         result.dataset_rows, rows = dataset_rows(good, target.task)
         flat = (some if target.lines else _flatten(some, target) for some in rows)
         result.path, result.bytes = write_rows(flat, range_.number, target)
-        paid = good.select(["origin", "paid", "output"])
-        result.totals = target.task.totals(paid["output"])
-        result.origins = {one["values"]: one["counts"] for one in paid["origin"].value_counts().to_pylist()}
-        result.saved = _by_origin(_where(paid, pc.invert(paid["paid"])), target.task)
-        result.carried = _by_origin(paid, target.task).get("carried", 0)
-        own = _where(paid, pc.equal(paid["origin"], "generated"))
+        bill = good.select(["origin", "paid", "output"])
+        result.totals = target.task.totals(bill["output"])
+        result.origins = {one["values"]: one["counts"] for one in bill["origin"].value_counts().to_pylist()}
+        result.saved = _by_origin(_where(bill, pc.invert(bill["paid"])), target.task)
+        result.carried = _by_origin(bill, target.task).get("carried", 0)
+        own = _where(bill, pc.equal(bill["origin"], "generated"))
         result.generated = target.task.totals(own["output"]).output_tokens
     if bad.num_rows:
         if target.lines is not None:
