@@ -7,6 +7,7 @@ process has for itself (its resident memory without what it shares), at the larg
 second. The dataset is read at the end: each id is there once.
 
     python benchmarks/large_jobs.py --rows 20000000 --kills 4 > benchmarks/results/large_jobs.md
+    python benchmarks/large_jobs.py --rows 20000000 --replicas 8 --cpus 12
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ LOOK = 0.5
 FILES = 20
 HEAD = """# Jobs of millions of rows
 
-`python benchmarks/large_jobs.py --rows {rows} --kills {kills}` on 2 CPU cores and 24 GiB,
-Python {python}, Ray {ray}, `echo` engine, one replica, greedy, rows of 129 bytes of JSON lines in
-{files} files, all distinct. Memory is that of the largest process of its kind, without what processes
-share. CPU has all processes of the job, Ray's daemons among them.
+`python benchmarks/large_jobs.py --rows {rows} --kills {kills} --replicas {replicas} --cpus {cpus}`
+on a machine of {cores} cores, Python {python}, Ray {ray}, `echo` engine, greedy, rows of 129 bytes of
+JSON lines in {files} files, all distinct. Memory is that of the largest process of its kind, without
+what processes share. CPU has all processes of the job, Ray's daemons among them.
 
 | | seconds | rows a second | CPU, us a row | driver, MB | coordinator | replica | tasks | attempts | rows |
 |---|---|---|---|---|---|---|---|---|---|"""
@@ -79,8 +80,8 @@ def _kind(process: psutil.Process) -> str:
 class Task:
     """A task with its input and its destination."""
 
-    def __init__(self, folder: Path, rows: int, address: str) -> None:
-        self.folder, self.rows, self.address = folder, rows, address
+    def __init__(self, folder: Path, rows: int, replicas: int, address: str) -> None:
+        self.folder, self.rows, self.replicas, self.address = folder, rows, replicas, address
         self.attempts = self.nights = 0
         (folder / "in").mkdir()
         for file in range(FILES):
@@ -103,7 +104,7 @@ class Task:
         """Run one job, and kill it when so many rows are done; return the manifest if it commits."""
         self.attempts += 1
         command = [sys.executable, __file__, "--attempt", str(self.folder), self.address]
-        command += [str(self.nights), str(self.attempts)]
+        command += map(str, (self.nights, self.attempts, self.replicas))
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as job:
             assert job.stdout is not None
             for line in job.stdout:
@@ -143,7 +144,7 @@ def ids_of(folder: Path) -> pa.ChunkedArray:
     ])
 
 
-def attempt(folder: Path, address: str, night: int, number: int) -> None:
+def attempt(folder: Path, address: str, night: int, number: int, replicas: int) -> None:
     """Run the job of one submission, and print its events."""
     import ray
 
@@ -160,7 +161,7 @@ def attempt(folder: Path, address: str, night: int, number: int) -> None:
         "model": "echo",
         "sampling": {"temperature": 0, "max_tokens": 8},
         "engine": "echo",
-        "replicas": 1,
+        "replicas": replicas,
         "num_cpus": 1,
         "destination": str(folder / f"night-{night}"),
         "reuse": str(folder / "store"),
@@ -183,6 +184,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 20_000_000])
     parser.add_argument("--kills", type=int, default=4)
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--cpus", type=int, default=2, help="of Ray")
     options = parser.parse_args()
     import ray
 
@@ -190,6 +193,9 @@ def main() -> None:
         HEAD.format(
             rows=" ".join(map(str, options.rows)),
             kills=options.kills,
+            replicas=options.replicas,
+            cpus=options.cpus,
+            cores=os.cpu_count(),
             python=sys.version.split()[0],
             ray=ray.__version__,
             files=FILES,
@@ -197,10 +203,16 @@ def main() -> None:
     )
     for rows in options.rows:
         context = ray.init(
-            address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error"
+            address="local",
+            num_cpus=options.cpus,
+            _node_ip_address="127.0.0.1",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="error",
         )
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            _measure(Task(Path(folder), rows, context.address_info["gcs_address"]), options.kills)
+            task = Task(Path(folder), rows, options.replicas, context.address_info["gcs_address"])
+            _measure(task, options.kills)
         ray.shutdown()
 
 
@@ -240,6 +252,6 @@ def _measure(task: Task, kills: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--attempt"]:
-        attempt(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+        attempt(Path(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:]))
     else:
         main()

@@ -10,6 +10,8 @@ the whole jobs, and of their engines from their first request to the last answer
     python benchmarks/steps.py
     python benchmarks/steps.py --engine vllm --rows 96 --slots 16
     python benchmarks/steps.py --engine vllm --model /models/8b --num-gpus 1 --rows 4000 --slots 1024
+
+With `--nights`, four nights of a draft and its judge with one `reuse` folder instead: what each step asks.
 """
 
 from __future__ import annotations
@@ -63,8 +65,10 @@ class Jobs:
     def two_jobs(self) -> Took:
         """A job for each question."""
         rows = {"text": self._texts(0), "question": self._texts(1)}
-        first, uri = self._run(rows, prompt=DRAFT, output_prefix="draft_", response_column="draft_response")
-        second, _ = self._run(uri, prompt=JUDGE)
+        first, manifest = self._run(
+            rows, prompt=DRAFT, output_prefix="draft_", response_column="draft_response"
+        )
+        second, _ = self._run(manifest["uri"], prompt=JUDGE)
         return Took(first.whole + second.whole, first.generating + second.generating)
 
     def one_question(self) -> Took:
@@ -73,12 +77,39 @@ class Jobs:
         texts = [*self._texts(0), *(f"{text} {ended}" for text in self._texts(1))]
         return self._run({"text": texts}, prompt=DRAFT)[0]
 
+    def nights(self) -> str:
+        """Four nights: new, a tenth of the rows changed, another prompt of the judge, nothing changed."""
+        rows = {"text": self._texts(0), "question": self._texts(1)}
+        tenth = len(rows["text"]) // 10
+        changed = rows | {"text": [f"now {text}" for text in rows["text"][:tenth]] + rows["text"][tenth:]}
+        judge_of = "{row.question} {row.draft_response}"
+        other = f"Again: {judge_of}"
+        lines = ["| night | drafts asked | judgements asked | tokens paid | whole, s |"]
+        lines.append("|---|---:|---:|---:|---:|")
+        for name, some, judge in (
+            ("first", rows, judge_of),
+            ("a tenth of the rows changed", changed, judge_of),
+            ("another prompt of the judge", changed, other),
+            ("nothing changed", changed, other),
+        ):
+            steps = [{"name": "draft", "prompt": DRAFT}, {"name": "judge", "prompt": judge}]
+            took, manifest = self._run(
+                some, steps=steps, deduplicate=True, reuse=str(self.folder / "answers")
+            )
+            asked = [
+                step["asked"] - step["resumed"] - step["reused"] - step["duplicates"]
+                for step in manifest["steps"]
+            ]
+            paid = manifest["tokens_paid"]
+            lines.append(f"| {name} | {asked[0]:,} | {asked[1]:,} | {paid:,} | {took.whole:.1f} |")
+        return "\n".join(lines)
+
     def _texts(self, step: int) -> list[str]:
         # Each begins in its own way, so that no way of asking finds more in the prefix cache.
         return [f"{step} {number} " + "word " * (each[step] - 2) for number, each in enumerate(self.lengths)]
 
-    def _run(self, rows: dict[str, list[str]] | str, **asked: Any) -> tuple[Took, str]:
-        """What the job took, and where its dataset is."""
+    def _run(self, rows: dict[str, list[str]] | str, **asked: Any) -> tuple[Took, dict[str, Any]]:
+        """What the job took, and its manifest."""
         from airflow_provider_raybatch.contract.base import parse
         from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
         from airflow_provider_raybatch.job.driver import run as run_job
@@ -91,10 +122,10 @@ class Jobs:
             rows = str(place / "in.parquet")
         document = {
             "source": [rows],
+            "deduplicate": False,
             **asked,
             **self._engine(),
             "num_cpus": 1,
-            "deduplicate": False,
             "destination": str(place / "out"),
             "submission": {
                 "task": {"dag_id": "benchmark", "run_id": f"r{self.jobs}", "task_id": "steps"},
@@ -109,8 +140,8 @@ class Jobs:
         seconds = time.time() - began
         manifest = json.loads(Path(summary.manifest_uri).read_text())
         assert manifest["counts"]["error"] == 0
-        (replica,) = manifest["replicas"]
-        return Took(seconds, replica["ended_seconds"]), summary.uri
+        ended = max((replica["ended_seconds"] for replica in manifest["replicas"]), default=0.0)
+        return Took(seconds, ended), manifest
 
     def _engine(self) -> dict[str, Any]:
         options = self.options
@@ -155,6 +186,9 @@ def main() -> None:
     found: dict[str, list[Took]] = {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         jobs = Jobs(Path(folder), options, lengths)
+        if options.nights:
+            print(jobs.nights())
+            return
         ways: list[tuple[str, Callable[[], Took]]] = [
             ("one job of two steps", jobs.steps),
             ("two jobs", jobs.two_jobs),
@@ -176,6 +210,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--num-gpus", type=int, default=0)
     parser.add_argument("--rows", type=int, default=800)
     parser.add_argument("--slots", type=int, default=32)
+    parser.add_argument("--nights", action="store_true", help="nights of a draft and its judge instead")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--draft", type=float, default=30.0, help="median words of a first request")
     parser.add_argument("--judge", type=float, default=15.0, help="median words of a second request")
