@@ -198,7 +198,7 @@ def plain(line: bytes) -> dict[str, Any]:
     return value
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(files)
 @example(LIKE_DUCKDB)
 def test_a_file_without_errors_is_one_that_the_job_takes(content: bytes) -> None:
@@ -206,7 +206,7 @@ def test_a_file_without_errors_is_one_that_the_job_takes(content: bytes) -> None
     assert (not found.errors) == job_takes(content)
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(files)
 def test_errors_are_those_of_a_plain_reading(content: bytes) -> None:
     found = [
@@ -220,7 +220,7 @@ def test_generated_files_are_of_both_kinds() -> None:
     """Else the comparisons above show little."""
     seen = set()
 
-    @settings(max_examples=200)
+    @settings(max_examples=80)
     @given(files)
     def look(content: bytes) -> None:
         seen.add(validate(io.BytesIO(content), endpoint=CHAT, model="echo").errors == [])

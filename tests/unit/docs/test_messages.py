@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 
 import pytest
@@ -12,7 +13,7 @@ from ...support.documents import DOCS, Message, messages_of_the_code
 
 PAGE = DOCS / "troubleshooting.md"
 ENTRY = re.compile(r"^- `(.+)`\n\n  \S", re.MULTILINE)
-MESSAGES = messages_of_the_code()
+messages = functools.cache(messages_of_the_code)
 QUOTED = ENTRY.findall(PAGE.read_text(encoding="utf-8"))
 
 
@@ -24,13 +25,13 @@ def test_every_entry_is_a_message_with_a_remedy() -> None:
 
 @pytest.mark.parametrize("quoted", QUOTED)
 def test_quoted_message_is_in_the_code(quoted: str) -> None:
-    assert any(message.quotes(quoted) for message in MESSAGES), closest(quoted)
+    assert any(message.quotes(quoted) for message in messages()), closest(quoted)
 
 
 def closest(quoted: str) -> str:
     """Return the message that resembles `quoted` most, and where it is written."""
-    near = difflib.get_close_matches(quoted, [message.text for message in MESSAGES], n=1, cutoff=0.3)
-    places = [message.place for message in MESSAGES if message.text in near]
+    near = difflib.get_close_matches(quoted, [message.text for message in messages()], n=1, cutoff=0.3)
+    places = [message.place for message in messages() if message.text in near]
     return f"no message of the code reads {quoted!r}; the closest is {near} at {places}"
 
 

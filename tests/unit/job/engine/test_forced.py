@@ -169,7 +169,7 @@ def test_another_backend_may_write_json_in_another_way(backend: str, fills: bool
 
 
 @given(st.lists(st.text(st.characters(max_codepoint=300), max_size=8), min_size=1, max_size=6, unique=True))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_texts_of_an_enum_are_all_that_its_grammar_allows(values: list[str]) -> None:
     schema = {"type": "string", "enum": values}
     texts = choices_in({"json": schema})
@@ -198,7 +198,7 @@ SETS = st.one_of(
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     texts=SETS,
     seed=st.integers(0, 2**32),

@@ -153,7 +153,7 @@ def write(table: pa.Table, path: Path) -> None:
             writer.write_table(table, max_chunksize=5)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     column=column(),
     others=st.lists(column(), max_size=2),
@@ -233,7 +233,7 @@ def shared_lists(draw: st.DrawFn) -> pa.Array:
     return draw(st.sampled_from(inside))()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(array=column() | shared_lists(), data=st.data())
 def test_plain_types_have_the_same_values(array: pa.Array, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(array)))

@@ -30,7 +30,7 @@ def inputs(draw: st.DrawFn) -> RowIndex:
     return RowIndex(rows, [100 + 7 * count for count in rows], done, in_order=draw(st.booleans()))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(pieces=inputs(), data=st.data())
 def test_rows_are_given_once(pieces: RowIndex, data: st.DataObject) -> None:
     """After any steps, each row is written, free, suspected, or held by one replica; all get written.
