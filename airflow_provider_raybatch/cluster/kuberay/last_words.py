@@ -20,33 +20,13 @@ _LONGEST_LINE = 700
 _STOPPED = frozenset({0, 143})
 """Exit codes of a container that has ended as it was asked to."""
 _KILLED = frozenset({137, 143})
-_NODE_GONE = "its node went away"
-_DISRUPTIONS = {
-    "PreemptionByScheduler": "preempted by a pod of higher priority",
-    "DeletionByTaintManager": "its node is not ready or is taken away, and its taint removed the pod",
-    "EvictionByEvictionAPI": "evicted, as when its node is drained or a spot instance is taken back",
-    "DeletionByPodGC": _NODE_GONE,
-    "TerminationByKubelet": "ended by its node",
-}
-"""Reasons of the condition `DisruptionTarget`."""
-_SHUTDOWN = re.compile(r"[Nn]ode shut ?down|imminent node shutdown|[Ss]pot|[Pp]reempt|[Ii]nterruption")
-_NODE_REASONS = {
-    "NodeLost": _NODE_GONE,
-    "NodeShutdown": "its node was shut down, as a spot instance is that is taken back",
-    "Shutdown": "its node was shut down, as a spot instance is that is taken back",
-    "Terminated": "its node was shut down, as a spot instance is that is taken back",
-    "Preempting": "preempted to make room for a pod that its node needs",
-    "NodeAffinity": "its node does not fit it any more",
-    "UnexpectedAdmissionError": "its node refused it",
-}
-"""Reasons in the status of a failed pod."""
-_POD_EVENTS = {
-    "Preempted": _DISRUPTIONS["PreemptionByScheduler"],
-    "TaintManagerEviction": _DISRUPTIONS["DeletionByTaintManager"],
-    "NodeNotReady": "its node is not ready",
-    "Evicted": "evicted",
-    "Disrupted": "evicted, since its node is taken away",
-}
+_LOW = "low on resource"
+_NODE_SILENT = "its node does not answer"
+_NODE_REASONS = re.compile(
+    r"NodeLost|NodeShutdown|Shutdown|Terminated|Preempting|NodeAffinity|UnexpectedAdmissionError|.*OutOf.*"
+)
+"""Reasons in the status of a failed pod whose node did not keep it."""
+_POD_EVENTS = frozenset({"Preempted", "TaintManagerEviction", "NodeNotReady", "Evicted", "Disrupted"})
 """Events of pods after which they go."""
 _HEAD = re.compile(r"-head(?:-\w+)?$")
 _DELETED = re.compile(
@@ -104,14 +84,13 @@ def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
     The message begins with Kubernetes' own word where it has one, such as ``OOMKilled``.
     """
     if pod.disrupted is not None:
-        return _disrupted(*pod.disrupted, pod.message)
-    if pod.reason == "Evicted":
-        return _evicted(pod.message)
-    if told := _node_reason(pod.reason) or (_NODE_GONE if pod.phase == "Unknown" else ""):
-        return _lost(pod.reason or "Unknown", told, pod.message)
+        reason, message = pod.disrupted
+        return _taken_away(reason, pod.message if _LOW in pod.message else message)
+    if pod.reason == "Evicted" or _NODE_REASONS.fullmatch(pod.reason) or pod.phase == "Unknown":
+        return _taken_away(pod.reason or pod.phase, pod.message or _NODE_SILENT)
     told_by = [event for event in events if pod.is_meant_by(event) and event.reason in _POD_EVENTS]
     if told_by and (pod.deleting or pod.phase == "Failed"):
-        return _by_event(told_by[-1])
+        return _taken_away(told_by[-1].reason, told_by[-1].message)
     # A sidecar that ends leaves a pod that runs.
     over = pod.phase in {"Failed", "Succeeded"}
     ended = [
@@ -128,38 +107,15 @@ def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
     return None
 
 
-def _node_reason(reason: str) -> str:
-    return _NODE_REASONS.get(reason) or ("its node has too little left for it" if "OutOf" in reason else "")
-
-
-def _disrupted(reason: str, message: str, of_pod: str) -> Diagnosis:
-    if reason == "TerminationByKubelet" and not _SHUTDOWN.search(f"{message} {of_pod}"):
-        return _evicted(of_pod or message)
-    told = _DISRUPTIONS.get(reason, "taken away")
-    if reason == "TerminationByKubelet":
-        told = _NODE_REASONS["Shutdown"]
-    return _lost(reason, told, message)
-
-
-def _evicted(message: str) -> Diagnosis:
-    """Of a node that has run low, or of a pod that has filled more disk than it may."""
-    failure_class = FailureClass.NODE_LOST
-    remedy = ""
-    if "memory" in message:
+def _taken_away(reason: str, message: str) -> Diagnosis:
+    """By its node, by a drain or by another pod; a node that ran low says of what."""
+    failure_class, remedy = FailureClass.NODE_LOST, ""
+    evicted = reason == "Evicted" or _LOW in message
+    if evicted and "memory" in message:
         failure_class, remedy = FailureClass.OUT_OF_MEMORY, "give it more memory"
-    elif "storage" in message or "inodes" in message or "disk" in message:
+    elif evicted and re.search("storage|inodes|disk", message):
         failure_class, remedy = FailureClass.STORAGE, "give it more ephemeral-storage"
-    return Diagnosis(failure_class, _joined("Evicted: its node ran low", message, remedy))
-
-
-def _lost(reason: str, told: str, message: str = "") -> Diagnosis:
-    return Diagnosis(FailureClass.NODE_LOST, _joined(f"{reason}: {told}", message))
-
-
-def _by_event(event: PodEvent) -> Diagnosis:
-    if event.reason == "Evicted" and "low on resource" in event.message:
-        return _evicted(event.message)
-    return _lost(event.reason, _POD_EVENTS.get(event.reason) or _node_reason(event.reason), event.message)
+    return Diagnosis(failure_class, _joined(f"{reason}: {message.rstrip('.')}", "", remedy))
 
 
 def container_end(container: Container, ended: Ended | None, restarted: bool = False) -> Diagnosis | None:
@@ -173,7 +129,7 @@ def container_end(container: Container, ended: Ended | None, restarted: bool = F
         told = f"OOMKilled: {name} exceeded its memory limit{limit}{started_again}"
         return Diagnosis(FailureClass.OUT_OF_MEMORY, _joined(told, said, "give it more memory"))
     if ended.reason == "ContainerStatusUnknown":
-        return _lost(ended.reason, _NODE_GONE, said)
+        return _taken_away(ended.reason, said or _NODE_SILENT)
     if ended.exit_code == 127 or "command not found" in said:
         told = f"{name} found no Ray (exit code {ended.exit_code}){started_again}"
         remedy = "use an image that has Ray" + (f"; it is {container.image}" if container.image else "")
@@ -202,10 +158,10 @@ def _gone(events: Iterable[PodEvent], image: str = "") -> list[tuple[bool, str, 
     found: dict[str, tuple[bool, str, Diagnosis]] = {}
     probed, explained = set(), set()
     for event in events:
-        if event.kind == "Pod" and (event.reason in _POD_EVENTS or _node_reason(event.reason)):
+        if event.kind == "Pod" and (event.reason in _POD_EVENTS or _NODE_REASONS.fullmatch(event.reason)):
             head = _HEAD.search(event.name) is not None
             role = "head" if head else "worker"
-            found[event.name] = head, f"{role} pod {event.name}", _by_event(event)
+            found[event.name] = head, f"{role} pod {event.name}", _taken_away(event.reason, event.message)
             explained.add(event.name)
         elif event.reason == "Killing" and "liveness probe" in event.message:
             probed.add(event.name)
@@ -216,7 +172,7 @@ def _gone(events: Iterable[PodEvent], image: str = "") -> list[tuple[bool, str, 
                 continue
             container = Container(f"ray-{role}", image, "", "", None, None, "")
             if code is None:
-                end: Diagnosis | None = _lost(phase, "ended without its container, as by its node")
+                end: Diagnosis | None = _taken_away(phase, "ended without its container, as by its node")
             else:
                 ended = Ended(reason, int(code), text_of(message))
                 end = _deleted_end(container, ended, name in probed)

@@ -1,39 +1,97 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a pod does not run yet, and whether it ever can. Pure."""
+"""Why a pod does not run yet, in Kubernetes' own words, and whether it ever can. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
 from airflow_provider_raybatch.cluster.kuberay.last_words import container_end, pod_end
 from airflow_provider_raybatch.cluster.kuberay.pod_states import Container, Pod, PodEvent
 from airflow_provider_raybatch.cluster.kuberay.reasons import Reason
-from airflow_provider_raybatch.cluster.kuberay.scheduling_words import unscheduled
 from airflow_provider_raybatch.contract.failures import FailureClass
 
 _USER = FailureClass.USER_ERROR
-_BAD_IMAGE = frozenset({
-    "InvalidImageName",
-    "ErrImageNeverPull",
-    "SignatureValidationFailed",
-    "ImageInspectError",
-})
-_NOT_PULLED = frozenset({"ImagePullBackOff", "ErrImagePull", "RegistryUnavailable"})
-_MAY_BE_PULLED = re.compile(
-    r"toomanyrequests|[Tt]oo [Mm]any [Rr]equests|rate limit|[Tt]imed? ?out|deadline exceeded|"
+_LATER = (
+    r"toomanyrequests|[Tt]oo [Mm]any [Rr]equests|rate limit|[Tt]imed? ?out|deadline exceeded|is reserved for|"
     r"connection (?:refused|reset)|no such host|temporary failure|server misbehaving|handshake|"
     r"unexpected EOF|[Uu]navailable|no space left|\b50[0234]\b"
 )
-"""Of a registry that does not answer now; the kubelet tries again."""
-_DENIED = re.compile(r"unauthorized|denied|forbidden|authorization|\b40[13]\b", re.IGNORECASE)
-_PLATFORM = re.compile(r"no match for platform|exec format error|no matching manifest")
-_NOT_STARTED = frozenset({"RunContainerError", "StartError", "ContainerCannotRun", "CreateContainerError"})
-_LATER = re.compile(r"deadline exceeded|[Tt]imed? ?out|is reserved for|connection refused|[Uu]navailable")
-_MISSING = re.compile(r'(?:secret|configmap) "([^"]+)" not found|in (?:Secret|ConfigMap) \S*?([^/\s]+)$')
-_MOUNT = frozenset({"FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox"})
-_CONTAINER_EVENTS = _MOUNT | {"Pulling", "Pulled", "Created", "Started", "Failed", "BackOff", "Unhealthy"}
+"""Of a registry or a node that does not answer now; Kubernetes tries again."""
+_PLATFORM = r"no match for platform|exec format error|no matching manifest"
+_NOT_STARTED = "RunContainerError|StartError|ContainerCannotRun|CreateContainerError"
+_OTHER_IMAGE = "use an image for the architecture of the nodes"
+
+
+class _Verdict(NamedTuple):
+    """What a state means.
+
+    :param state: matches Kubernetes' reason of a container, a pod or an event, as a whole.
+    :param words: are in its message.
+    :param hopeless: the failure class if it can't come; ``None`` if it may.
+    """
+
+    state: str
+    words: str
+    remedy: str
+    hopeless: FailureClass | None = None
+
+
+_VERDICTS = (
+    _Verdict("ImagePullBackOff|ErrImagePull|RegistryUnavailable", _LATER, "look at the registry"),
+    # The first error may be of the moment: only the back-off after it ends the wait.
+    _Verdict("ErrImagePull|RegistryUnavailable", "", "correct image"),
+    _Verdict("ImagePullBackOff", _PLATFORM, _OTHER_IMAGE, _USER),
+    _Verdict(
+        "ImagePullBackOff",
+        r"(?i)unauthorized|denied|forbidden|authorization|\b40[13]\b",
+        "correct image, or name a Secret with the registry's login in image_pull_secrets",
+        _USER,
+    ),
+    _Verdict(
+        "ImagePullBackOff|InvalidImageName|ErrImageNeverPull|SignatureValidationFailed|ImageInspectError",
+        "",
+        "correct image",
+        _USER,
+    ),
+    _Verdict("CreateContainerConfigError", "", "create what is missing, or correct env and volumes", _USER),
+    _Verdict(_NOT_STARTED, _LATER, "look at its node"),
+    _Verdict(_NOT_STARTED, _PLATFORM, _OTHER_IMAGE, _USER),
+    _Verdict(_NOT_STARTED, "", "use an image that has Ray and bash", _USER),
+    _Verdict("FailedMount", "(?:secret|configmap) .*not found", "correct volumes", _USER),
+    _Verdict("FailedMount|FailedAttachVolume", "", "correct volumes"),
+    _Verdict("FailedCreatePodSandBox|Unhealthy", "", "look at its log and its node"),
+    _Verdict("Unschedulable", "persistentvolumeclaim .*not found", "create it, or correct volumes", _USER),
+    _Verdict("Unschedulable", "PersistentVolumeClaim|volume", "correct volumes"),
+    _Verdict("Unschedulable", "(?i)gpu|google.com/tpu", "add nodes with free GPUs, or ask for fewer"),
+    _Verdict("Unschedulable", "affinity|selector", "correct accelerator_type or node_selector"),
+    _Verdict("Unschedulable", "taint", "set tolerations"),
+    _Verdict("Unschedulable", "", "add nodes, or ask for less"),
+)
+"""The first that fits counts."""
+_CONTAINER_EVENTS = frozenset({
+    "FailedMount",
+    "FailedAttachVolume",
+    "FailedCreatePodSandBox",
+    "Pulling",
+    "Pulled",
+    "Created",
+    "Started",
+    "Failed",
+    "BackOff",
+    "Unhealthy",
+})
+_NODE_EVENTS = frozenset({
+    "TriggeredScaleUp",
+    "NotTriggerScaleUp",
+    "FailedScaleUp",
+    "Nominated",
+    "FailedScheduling",
+})
+"""Of the scheduler, the cluster autoscaler and Karpenter."""
+_PREEMPTION = re.compile(r"[.,]?\s*(?:no new claims to deallocate|[Pp]reemption:).*$")
 
 
 def pod_reason(pod: Pod, events: Sequence[PodEvent], own_secret: str = "") -> Reason | None:
@@ -44,16 +102,17 @@ def pod_reason(pod: Pod, events: Sequence[PodEvent], own_secret: str = "") -> Re
     """
     if pod.ready or pod.deleting:
         return None
+    of_pod = [event for event in events if pod.is_meant_by(event)]
     if pod.phase != "Failed" and not pod.node and not any(one.waiting or one.ended for one in pod.containers):
-        return unscheduled(pod, events)
-    of_pod = [event for event in events if pod.is_meant_by(event) and event.reason in _CONTAINER_EVENTS]
+        return _without_node(pod, of_pod)
+    told = [event for event in of_pod if event.reason in _CONTAINER_EVENTS]
     for container in pod.containers:
-        reason = _container_reason(container, of_pod, own_secret)
-        if reason is not None and (reason.hopeless or reason.key != "starting"):
+        reason = _of_container(container, told, own_secret)
+        if reason is not None:
             return reason
     if end := pod_end(pod, events):
         return ended_reason(end)
-    return _starting(pod, of_pod, own_secret)
+    return _starting(pod, told, own_secret)
 
 
 def ended_reason(end: Diagnosis) -> Reason:
@@ -62,98 +121,63 @@ def ended_reason(end: Diagnosis) -> Reason:
     return Reason(f"ended {end.message}", f"has ended: {end.message.rstrip('.')}", "", hopeless)
 
 
-def _container_reason(container: Container, events: Sequence[PodEvent], own_secret: str) -> Reason | None:
-    waiting, message = container.waiting, container.message.rstrip(".")
-    image, said = f"image {container.image}", f": {message}" if message else ""
-    if waiting in _BAD_IMAGE:
-        return Reason(waiting, f"can't start: {image} is refused ({waiting}{said})", "correct image", _USER)
-    if waiting in _NOT_PULLED:
-        return _not_pulled(container, events)
-    if waiting == "CreateContainerConfigError":
-        return _not_configured(waiting, message, own_secret)
-    if waiting in _NOT_STARTED or (container.ended and container.ended.reason in _NOT_STARTED):
-        return _not_started(container, waiting or "StartError")
-    if waiting == "CrashLoopBackOff":
-        return _crashed(container)
-    return Reason("starting", waiting) if waiting else None
-
-
-def _not_pulled(container: Container, events: Sequence[PodEvent]) -> Reason:
-    said = container.message
-    told = [
-        event.message for event in events if event.reason == "Failed" and container.image in event.message
-    ]
-    if told and ": " not in said.removeprefix("rpc error: "):
-        said = told[-1]
-    said, image = said.rstrip("."), container.image
-    if _MAY_BE_PULLED.search(said):
-        text = f"can't pull its image {image} yet, and Kubernetes tries again: {said}"
-        return Reason(f"pull later {image}", text, "look at the registry")
-    remedy = "correct image"
-    if _PLATFORM.search(said):
-        remedy = "use an image for the architecture of the nodes"
-    elif _DENIED.search(said):
-        remedy = "correct image, or name a Secret with the registry's login in image_pull_secrets"
-    # The first error is followed by a back-off, which has the cause in the pod's events.
-    hopeless = _USER if container.waiting == "ImagePullBackOff" else None
-    return Reason(
-        f"pull {image} {container.waiting}", f"can't pull its image {image}: {said}", remedy, hopeless
-    )
-
-
-def _not_configured(waiting: str, message: str, own_secret: str) -> Reason:
+def _judged(state: str, message: str, of: str, own_secret: str = "") -> Reason | None:
+    """What a state and its message mean; ``None`` for one that is usual."""
     if own_secret and own_secret in message:
         return Reason("own secret", f"waits for the Secret {own_secret} of its token")
-    missing = _MISSING.search(message)
-    named = repr(missing[1] or missing[2]) if missing else "what is missing"
-    remedy = f"create {named}, or correct env and volumes"
-    return Reason(f"{waiting} {message}", f"can't start: {message or waiting}", remedy, _USER)
+    for one in _VERDICTS:
+        if re.fullmatch(one.state, state) and re.search(one.words, message):
+            text = f"{of}: {message}".rstrip(".") if message else of
+            return Reason(text, text, one.remedy, one.hopeless)
+    return None
 
 
-def _not_started(container: Container, waiting: str) -> Reason:
-    said = container.message or (container.ended.message if container.ended else "")
-    if _LATER.search(said):
+def _without_node(pod: Pod, events: Sequence[PodEvent]) -> Reason:
+    state, message = pod.unscheduled or ("", "")
+    if state == "SchedulingGated":
+        return Reason("gated", "waits behind a scheduling gate, which a queue opens that admits the pod")
+    if not message:
         return Reason(
-            f"later {waiting}", f"does not start yet, and Kubernetes tries again: {said.rstrip('.')}"
+            "scheduler", "waits for the scheduler", "look at the scheduler of the Kubernetes cluster"
         )
-    remedy = "use an image that has Ray and bash"
-    if _PLATFORM.search(said):
-        remedy = "use an image for the architecture of the nodes"
-    text = f"can't start container {container.name} of image {container.image}: {said.rstrip('.') or waiting}"
-    return Reason(f"{waiting} {container.name}", text, remedy, _USER)
+    said = _PREEMPTION.sub("", message).rstrip(".")
+    others = [one for one in events if one.reason in _NODE_EVENTS and one.message != message]
+    if others:
+        said += f"; {others[-1].reason}: {others[-1].message}"
+    found = _judged("Unschedulable", said, "waits for a node")
+    assert found is not None
+    return found
 
 
-def _crashed(container: Container) -> Reason:
-    end = container_end(container, container.last_ended)
-    if end is None:
-        text = f"crashes again and again ({container.message.rstrip('.')})"
-        return Reason("crash", text, "look at its log", FailureClass.INTERNAL)
-    text = f"crashes again and again: {end.message.rstrip('.')}"
-    return Reason("crash", text, "", end.failure_class)
+def _of_container(container: Container, events: Sequence[PodEvent], own_secret: str) -> Reason | None:
+    state, message = container.waiting, container.message
+    if state == "CrashLoopBackOff":
+        end = container_end(container, container.last_ended)
+        why = message if end is None else end.message
+        failure_class = FailureClass.INTERNAL if end is None else end.failure_class
+        return Reason("crash", f"crashes again and again: {why.rstrip('.')}", "", failure_class)
+    if not state and container.ended is not None:
+        state, message = container.ended.reason, container.ended.message
+    if state == "ImagePullBackOff" and ": " not in message.removeprefix("rpc error: "):
+        # The first error is followed by a back-off, which has the cause in the pod's events.
+        told = [one.message for one in events if one.reason == "Failed" and container.image in one.message]
+        message = told[-1] if told else message
+    of = f"can't start container {container.name} of image {container.image}: {state}"
+    return _judged(state, message, of, own_secret)
 
 
 def _starting(pod: Pod, events: Sequence[PodEvent], own_secret: str) -> Reason:
     """A pod that has a node: the latest of its events says how far it is."""
     last = events[-1] if events else None
-    if last is not None and last.reason in _MOUNT and pod.phase == "Pending":
-        missing = _MISSING.search(last.message)
-        if own_secret and own_secret in last.message:
-            return Reason("own secret", f"waits for the Secret {own_secret} of its token")
-        remedy = "correct volumes" if last.reason != "FailedCreatePodSandBox" else "look at its node"
-        hopeless = _USER if missing and last.reason == "FailedMount" else None
-        return Reason(
-            f"{last.reason} {last.message}", f"can't start: {last.message.rstrip('.')}", remedy, hopeless
-        )
-    if last is not None and last.reason == "Unhealthy":
-        return Reason(
-            "unhealthy", f"runs, but does not answer yet: {last.message.rstrip('.')}", "look at its log"
-        )
+    if last is not None and (pod.phase == "Pending" or last.reason == "Unhealthy"):
+        found = _judged(last.reason, last.message, f"is on node {pod.node}: {last.reason}", own_secret)
+        if found is not None:
+            return found
     if pod.phase == "Running":
         return Reason("starting Ray", "runs, and Ray starts on it")
     if last is not None and last.reason == "Pulling":
         image = pod.ray.image if pod.ray else ""
         return Reason("pulling", f"is on node {pod.node}, which pulls its image {image}")
-    waits = [one for one in pod.containers if one.name == "wait-gcs-ready" and not one.ended]
-    if waits:
+    if any(one.name == "wait-gcs-ready" and not one.ended for one in pod.containers):
         return Reason("waits for head", "waits for the head")
     return Reason("node", f"is on node {pod.node}, and its containers are created")

@@ -224,7 +224,7 @@ def test_image_that_no_registry_has(started: Callable[..., Task]) -> None:
     )
     error = refused(task)
     assert error.failure_class is USER
-    assert f"can't pull its image {IMAGE}: " in str(error)
+    assert f"of image {IMAGE}: ImagePullBackOff: " in str(error)
     assert str(error).endswith("not found; correct image.")
     assert task.left() == {}
 
@@ -258,7 +258,7 @@ def test_gpus_that_no_node_has(started: Callable[..., Task]) -> None:
     assert str(error).startswith(
         "cluster_wait: the cluster was not ready within 1 min 0 s; 1 worker pod of group "
     )
-    assert "waits for a node: of 2 nodes none fits: 2 have too little nvidia.com/gpu free" in str(error)
+    assert "waits for a node: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu" in str(error)
     assert task.left() == {}
 
 

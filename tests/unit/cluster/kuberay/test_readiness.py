@@ -101,7 +101,7 @@ def test_ready_cluster_says_so_and_tells_of_waiting_workers() -> None:
     found = judged(head, *workers, job=rayjob("Waiting"))
     assert found.verdict == "ready"
     assert found.lines[0] == f"head pod {HEAD}: is ready."
-    assert found.lines[1].startswith("3 worker pods of group gpu: waits for a node: of 5 nodes none fits")
+    assert found.lines[1].startswith("3 worker pods of group gpu: waits for a node: 0/5 nodes are available")
     assert len(found.lines) == 2
 
 
@@ -133,7 +133,7 @@ REFUSED = ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 2000, 
         ("&ContainerStateTerminated{ExitCode:1,Signal:0,Reason:Error,Message:,StartedAt:}", None,
          FailureClass.INTERNAL, "Error: container ray-head ended with exit code 1."),
         ("nil", REFUSED, FailureClass.NODE_LOST,
-         f"OutOfcpu: its node has too little left for it ({REFUSED[1]})."),
+         f"OutOfcpu: {REFUSED[1]}."),
         ("nil", None, FailureClass.NODE_LOST, "Failed: ended without its container, as by its node."),
     ],
 )  # fmt: skip

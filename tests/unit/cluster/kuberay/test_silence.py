@@ -64,10 +64,10 @@ def test_rayjob_that_is_gone() -> None:
 
 DISASTERS = [
     ("oom_kill", FailureClass.OUT_OF_MEMORY, "OOMKilled"),
-    ("evict", FailureClass.OUT_OF_MEMORY, "Evicted: its node ran low"),
-    ("preempt", FailureClass.NODE_LOST, "preempted by a pod of higher priority"),
-    ("take_back", FailureClass.NODE_LOST, "its node was shut down"),
-    ("lose", FailureClass.NODE_LOST, "its node went away"),
+    ("evict", FailureClass.OUT_OF_MEMORY, "The node was low on resource: memory"),
+    ("preempt", FailureClass.NODE_LOST, "Preempt"),
+    ("take_back", FailureClass.NODE_LOST, "imminent node shutdown"),
+    ("lose", FailureClass.NODE_LOST, "PodGC: node no longer exists"),
     ("crash", FailureClass.INTERNAL, "ended with exit code 1"),
 ]
 

@@ -125,7 +125,7 @@ def test_way_of_a_cluster() -> None:
         f"head pod {HEAD}",
         f"head pod {HEAD}",
     ]
-    assert scene.lines[3].endswith("adds nodes: gpu-pool 0->1 (max: 4).")
+    assert scene.lines[3].endswith("; TriggeredScaleUp: pod triggered scale-up: [{gpu-pool 0->1 (max: 4)}].")
     assert scene.lines[4].endswith(": is ready.")
 
 
@@ -144,9 +144,9 @@ def test_cluster_wait_ends_with_the_latest_reason() -> None:
     assert caught.value.failure_class is FailureClass.STALLED
     assert str(caught.value).startswith(
         f"cluster_wait: the cluster was not ready within 5 min 0 s; head pod {HEAD}: waits for a node: "
-        f"of 5 nodes"
+        "0/5 nodes are available"
     )
-    assert str(caught.value).endswith("free; add nodes with free GPUs, or ask for fewer.")
+    assert str(caught.value).endswith("gpu; add nodes with free GPUs, or ask for fewer.")
     assert 299 <= scene.slept <= 315
 
 
@@ -187,7 +187,7 @@ def test_dashboard_that_answers_late() -> None:
 def test_failure_of_a_pod_ends_the_wait() -> None:
     refused = pod(node="n1", waiting=("InvalidImageName", "bad"))
     scene = Scene(initialize, lambda scene: keep(scene, refused))
-    with pytest.raises(ClusterNotReadyError, match=r"refused \(InvalidImageName") as caught:
+    with pytest.raises(ClusterNotReadyError, match="InvalidImageName: bad; correct image") as caught:
         scene.run()
     assert caught.value.failure_class is FailureClass.USER_ERROR
     assert scene.slept < 15

@@ -45,7 +45,7 @@ def refuse_pods(kubernetes: World) -> None:
     ("breaks", "failure_class", "why"),
     [
         (break_image, FailureClass.USER_ERROR, "container ray-head found no Ray .exit code 127."),
-        (refuse_pods, FailureClass.NODE_LOST, "OutOfcpu: its node has too little left for it"),
+        (refuse_pods, FailureClass.NODE_LOST, "OutOfcpu: Node didn't have enough resource"),
     ],
 )
 def test_head_that_can_not_start_ends_the_wait(
