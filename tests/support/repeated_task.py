@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -126,10 +127,18 @@ class RepeatedTask:
 
     def kept(self) -> int:
         """Return the number of good rows in all parts so far."""
+        return sum(sum(part["ok"].to_pylist()) for part in self._parts(["ok"]))
+
+    def _parts(self, columns: list[str]) -> Iterator[pa.Table]:
         folder = self.out
-        paths = [entry.path for entry in folder.list("_raybatch/parts") if entry.path.endswith(".parquet")]
-        tables = (pq.read_table(io.BytesIO(folder.read(path)), columns=["ok"]) for path in paths)
-        return sum(sum(table["ok"].to_pylist()) for table in tables)
+        for entry in folder.list("_raybatch/parts"):
+            if entry.path.endswith(".parquet"):
+                yield pq.read_table(io.BytesIO(folder.read(entry.path)), columns=columns)
+
+    def kept_requests(self) -> int:
+        """Return the number of distinct requests that have a good answer in a part so far."""
+        keys = (part["key"].filter(part["ok"]).to_pylist() for part in self._parts(["ok", "key"]))
+        return len({key for some in keys for key in some if key is not None})  # a step may be left out
 
     def asked(self, manifest: BatchManifest) -> int:
         """Return the requests that engines of a manifest's submission have started, by their own log."""

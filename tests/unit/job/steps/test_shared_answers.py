@@ -45,12 +45,6 @@ def test_equal_rows_ask_each_step_once(task: RepeatedTask) -> None:
     assert title.tokens_saved == 3 * (title.input_tokens + title.output_tokens) // 4 > 0
 
 
-def test_a_later_step_about_few_values_asks_as_many(task: RepeatedTask) -> None:
-    manifest = task.run(steps=CITY, batch_size=4, source=cities(task))
-    assert sorted(judged(manifest)) == ["of city 0"] * 10 + ["of city 1"] * 10
-    assert task.asked(manifest) == 22
-
-
 def test_rows_left_out_before_share_samples(task: RepeatedTask) -> None:
     first, judge = CITY
     steps = [{**first, "when": ["text", "==", "none"]}, {**judge, "sampling": {"temperature": 1}}]
@@ -90,34 +84,18 @@ def test_equal_rows_meet_at_one_failure(task: RepeatedTask, pattern: str) -> Non
     assert (manifest.counts.ok, manifest.counts.error) == (16, 4)
 
 
-@pytest.mark.parametrize("same_place", [True, False], ids=["one destination", "response store"])
-def test_the_next_night_asks_only_what_is_new(task: RepeatedTask, same_place: bool) -> None:
-    """Its first step is another one; what it answers is the same, so the second step's requests are."""
+def test_another_first_step_finds_what_the_second_was_asked(task: RepeatedTask) -> None:
+    """In one destination: what the first answers is the same, so what the second is asked is, too."""
     task.input(DISTINCT)
-    store = {} if same_place else {"reuse": str(task.folder / "store")}
     first, judge = FEW
-    assert task.asked(task.run(steps=FEW, **store)) == 40
-    night = {"token": "night", "run_id": "r1" if same_place else "r2"}
+    assert task.asked(task.run(steps=FEW)) == 40
     changed = {**first, "sampling": {"temperature": 0, "max_tokens": 50}}
-    manifest = task.run(**night, steps=[changed, judge], **store)
+    manifest = task.run(token="night", steps=[changed, judge])
     assert sorted(judged(manifest)) == sorted(f"judge title {text}" for text in DISTINCT)
     assert task.asked(manifest) == 20
     title, told = manifest.steps or ()
-    assert (title.resumed + title.reused, told.resumed, told.reused) == (
-        0,
-        *((20, 0) if same_place else (0, 20)),
-    )
-    assert (manifest.counts.resumed, manifest.counts.reused) == (told.resumed, told.reused)
-
-
-def test_a_changed_step_between_leaves_the_one_after_it(task: RepeatedTask) -> None:
-    task.input(DISTINCT)
-    store = {"reuse": str(task.folder / "store")}
-    end = {**FEW[0], "name": "end", "prompt": "end {row.title_response}"}
-    assert task.asked(task.run(steps=[*FEW, end], **store)) == 60
-    stricter = {**FEW[1], "prompt": "strictly judge {row.title_response}"}
-    changed = task.run(token="night", run_id="r2", steps=[FEW[0], stricter, end], **store)
-    assert task.asked(changed) == 20
+    assert (title.resumed, told.resumed) == (0, 20)
+    assert (manifest.counts.resumed, manifest.counts.reused) == (20, 0)
 
 
 def test_a_failure_that_rows_share_is_paid_once(task: RepeatedTask) -> None:
