@@ -93,16 +93,16 @@ async def _end_of_log(client: RayJobsClient, info: JobInfo, state: FollowState) 
 
     The last event of an ended job may lie far above the end, so many lines are read then.
     """
-    steps = [_CATCH_UP_LINES, TAIL_LINES]
+    limits = [_CATCH_UP_LINES, TAIL_LINES]
     if state.log_read and not info.status.is_terminal and state.expected_lines < TAIL_LINES:
-        steps += [min(TAIL_LINES, 8 * state.expected_lines), state.expected_lines]
+        limits += [min(TAIL_LINES, 8 * state.expected_lines), state.expected_lines]
     before = LogTail([], 0)
     while True:
-        asked = steps.pop()
+        asked = limits.pop()
         tail = await client.log_tail(info, asked)
         if tail.limited:
             return max(tail, replace(before, limited=True), key=lambda one: len(one.lines))
-        if len(tail.lines) < asked or not steps:  # the whole log, or all that can be had
+        if len(tail.lines) < asked or not limits:  # the whole log, or all that can be had
             return tail
         if await in_thread_if_large(sum(map(len, tail.lines)), partial(_is_enough, tail.lines, state, asked)):
             return tail

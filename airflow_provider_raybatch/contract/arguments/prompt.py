@@ -58,8 +58,8 @@ class PromptArguments(ContractModel):
         given = [name for name in ways if getattr(self, name) is not None]
         if len(given) != 1:
             what = f"{' and '.join(given)} are given together" if given else "none is given"
-            steps = "" if self.compares else ", or steps"
-            raise ValueError(f"{ways[0]}: exactly one of {', '.join(ways)} is needed{steps}, but {what}")
+            others = "" if self.compares else ", or steps"
+            raise ValueError(f"{ways[0]}: exactly one of {', '.join(ways)} is needed{others}, but {what}")
         if self.compares and self.query is None:
             raise ValueError(
                 "query: documents are scored for one; give a template of it, or one text for all rows"

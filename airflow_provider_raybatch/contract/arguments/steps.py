@@ -240,6 +240,20 @@ class StepsArguments(ContractModel):
         return "" if self.asked_step is None else self.asked_step.step.name
 
     @property
+    def is_later_step(self) -> bool:
+        """Whether its requests may be about answers of steps before."""
+        return self.asked_step is not None and self.asked_step.number > 0
+
+    @property
+    def condition_columns(self) -> list[str]:
+        """Columns that decide whether a row is asked."""
+        return [] if self.asked_step is None else self.asked_step.step.condition_columns
+
+    def leaves_out(self, row: object) -> bool:
+        """Whether a row does not fulfil the conditions of its step."""
+        return self.asked_step is not None and self.asked_step.leaves_out(row)
+
+    @property
     def asks_in_steps(self) -> bool:
         """Whether the steps have the prompts."""
         return self.steps is not None

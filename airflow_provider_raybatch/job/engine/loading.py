@@ -12,7 +12,7 @@ _measured = 0
 """Bytes that the measuring itself has read: to find children, it reads of each process of the machine."""
 
 
-def steps() -> int:
+def progress() -> int:
     """Bytes that this process and its children have read and written so far, in steps of 16 MiB.
 
     A download or a load from a slow disk makes some steps each minute, a process that hangs makes none. 0 if

@@ -261,8 +261,8 @@ class VllmEngine(StartedVllm):
         rests = [choices.rest(one.token_ids) for one in undecided]
         if not _may_go_on(encoded.params) or not all(rests):
             return await self._repeat(encoded, raw)
-        steps = (self._go_on(encoded, one, rest) for one, rest in zip(undecided, rests, strict=True))
-        further = await asyncio.gather(*steps)
+        going = (self._go_on(encoded, one, rest) for one, rest in zip(undecided, rests, strict=True))
+        further = await asyncio.gather(*going)
         failed = next((one for one in further if isinstance(one, RowFailure)), None)
         return failed or replace(raw, thrown_away=sum(one.thrown_away for one in further))
 

@@ -142,8 +142,8 @@ def _ranges(
     decoded = {part.path: footer.decoded for part, footer in seen.items()}
     found = ranges(list(seen), rows_per_range, expected_rows, decoded)
     # In most jobs no answer was there before.
-    steps = [step if step.has_old else replace(step, parts=()) for step in answers]
-    return [replace(one, answers=tuple(step.near(one.first, one.stop) for step in steps)) for one in found]
+    of_steps = [step if step.has_old else replace(step, parts=()) for step in answers]
+    return [replace(one, answers=tuple(step.near(one.first, one.stop) for step in of_steps)) for one in found]
 
 
 def _publish(
@@ -230,7 +230,7 @@ def _manifest(
         tokens_generated=sum(one.generated for one in done) + earlier.generated_tokens,
         reasons_by_step=_reasons(done),
         steps=step_counts(
-            spec.asked_step,
+            spec,
             answered,
             counts.input,
             counts.errors_by_step,

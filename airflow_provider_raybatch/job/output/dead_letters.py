@@ -89,8 +89,8 @@ def _answers_kept(job: Job, rows: int) -> str:
     found = []
     for step in job.earlier_steps:
         kept = look_back(job.folder, step.run_folder, rows).rows
-        if kept and step.spec.asked_step is not None:
-            found.append(f"{step.spec.asked_step.step.name} {kept:,}")
+        if kept and step.spec.step_name:
+            found.append(f"{step.spec.step_name} {kept:,}")
     return ", ".join(found)
 
 

@@ -179,7 +179,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     result.tally = tally_of(good, bad, tasks, target.shown)
     result.blank = _blank(good, bad, tasks[0].spec)
     old = [old_answers(target.folder, step) for step in range_.answers]
-    result.answered = answered(target.task.spec.asked_step, good, bad, old)
+    result.answered = answered(target.task.spec, good, bad, old)
     if good.num_rows:
         result.dataset_rows, rows = dataset_rows(good, target.task)
         flat = (some if target.lines else _flatten(some, target) for some in rows)
@@ -203,7 +203,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
 
 def _blank(good: pa.Table, bad: pa.Table, spec: BatchInferenceSpec) -> int:
     """How many rows give the prompt only blank text."""
-    if spec.on_blank == "null" and spec.asked_step is None:
+    if spec.on_blank == "null" and not spec.step_name:
         return good["output"].null_count if good.num_rows else 0
     if bad.num_rows:
         bad = bad.filter(pc.invert(pc.ends_with(pc.struct_field(bad["failure"], "step"), "read")))

@@ -179,8 +179,7 @@ def _flaw(error: Exception, wanted: Wanted) -> str:
 
 
 def _step(task: Task) -> str | None:
-    asked = task.spec.asked_step
-    return None if asked is None else asked.step.name
+    return task.spec.step_name or None
 
 
 def _by_step(good: pa.Table, tasks: Sequence[Task]) -> list[pa.Table]:

@@ -57,14 +57,14 @@ def portions(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
         yield start, len(sizes)
 
 
-def cumulated(ordinals: npt.NDArray[np.int64], sizes: Sizes, steps: int) -> list[tuple[int, int]]:
+def cumulated(ordinals: npt.NDArray[np.int64], sizes: Sizes, most: int) -> list[tuple[int, int]]:
     """Where the bytes of rows lie: ascending ordinals, each with the bytes of all rows up to it.
 
-    :param steps: at most so many, of about equal bytes each.
+    :param most: at most so many, of about equal bytes each.
     """
     order = np.argsort(ordinals, kind="stable")
     total = np.cumsum(sizes[order])
-    wanted = total[-1] * np.arange(1, steps + 1) // steps
+    wanted = total[-1] * np.arange(1, most + 1) // most
     places = np.unique(np.minimum(np.searchsorted(total, wanted), len(total) - 1))
     return [(int(ordinals[order[place]]), int(total[place])) for place in places]
 

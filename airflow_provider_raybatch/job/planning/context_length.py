@@ -157,15 +157,15 @@ def _shorter(tightest: _Room, widest: _Room, asked: Asked, gpus_of_a_node: int) 
     if asked.needed > widest.most:
         problem = _problem(widest, longest, asked.needed, gpus_of_a_node)
         return ContextLength(tokens, room, MEASURED, problem)
-    steps = tightest.sure // _STEP * _STEP
-    if widest.most >= asked.own or steps < max(asked.needed, 1):
+    sure = tightest.sure // _STEP * _STEP
+    if widest.most >= asked.own or sure < max(asked.needed, 1):
         why = f"what vLLM's cache holds: {room}, and {own} may not fit"
         if asked.needed > tightest.likely:
             remedies = ", or ".join(_remedies(tightest, asked.needed, gpus_of_a_node))
             why = f"{why}; {longest} may be a dead letter unless you {remedies}"
         return ContextLength(tokens, why, MEASURED)
     row = gib(_bytes_of_row(tightest.model, tightest.sizes, asked.own))
-    return ContextLength(steps, f"surely fits: {own} take {row} of KV cache, and {room}", steps)
+    return ContextLength(sure, f"surely fits: {own} take {row} of KV cache, and {room}", sure)
 
 
 def _in_words(room: _Room) -> str:

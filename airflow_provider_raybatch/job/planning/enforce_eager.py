@@ -77,5 +77,5 @@ def why_eager(spec: BatchInferenceSpec, rows: int, sequences: int, workload: Wor
         or rows * workload.characters > _MOST_CHARACTERS
     ):
         return ""
-    steps = math.ceil(rows * workload.completions / sequences) * workload.longest_response
-    return f"at most {steps} steps, too few to be worth compiling" if steps <= _MOST_STEPS else ""
+    decoded = math.ceil(rows * workload.completions / sequences) * workload.longest_response
+    return f"at most {decoded} steps, too few to be worth compiling" if decoded <= _MOST_STEPS else ""

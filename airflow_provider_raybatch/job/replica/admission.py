@@ -82,9 +82,9 @@ class AdmissionControl:
         for label in sorted(self._got, key=expected.__getitem__, reverse=True):
             rows += self._got[label]
             tokens += self._got[label] * expected[label]
-            steps = longest - expected[label]
+            left = longest - expected[label]
             # Within these steps all longer ones must have begun, or else this one begins with them.
-            fewest = max(fewest, rows if steps <= 0 else min(rows, math.ceil(tokens / steps)))
+            fewest = max(fewest, rows if left <= 0 else min(rows, math.ceil(tokens / left)))
         return fewest
 
 

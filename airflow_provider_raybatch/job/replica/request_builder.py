@@ -59,7 +59,7 @@ class RequestBuilder:
         self._id_column = spec.id_column
         self._calls_users_code = spec.prompt_function is not None
         self._shares = spec.deduplicate
-        self._is_later = spec.asked_step is not None and spec.asked_step.number > 0
+        self._is_later = spec.is_later_step
 
     def ask(
         self,

@@ -84,7 +84,7 @@ def _renderer(spec: BatchInferenceSpec, reads_images: bool) -> Render:
         if column is not None:
             merged = {**request.sampling, **_sampling_of(row.get(column), column)}
             own = spec.sampling.get("n", 1)
-            if spec.asked_step is not None and merged.get("n", own) != own:
+            if spec.step_name and merged.get("n", own) != own:
                 raise RenderError(
                     f"column {column!r} has n={merged['n']!r}, and all rows of a step have as many "
                     "completions; set n in the step's sampling"
@@ -104,8 +104,7 @@ def needed_columns(spec: BatchInferenceSpec) -> list[str] | None:
     if spec.prompt_function is not None:
         return None
     extra = filter(None, (spec.sampling_column, spec.adapter_column))
-    conditions = spec.asked_step.step.condition_columns if spec.asked_step else ()
-    return list(dict.fromkeys([*spec.column_arguments(), *extra, *conditions]))
+    return list(dict.fromkeys([*spec.column_arguments(), *extra, *spec.condition_columns]))
 
 
 def render_all(render: Render, rows: Sequence[Any]) -> list[Request | RowFailure]:

@@ -85,7 +85,7 @@ def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
 
     :raises StorageError: the source, or the storage of images that it refers to, can't be read.
     """
-    columns, step = needed_columns(job.spec), job.spec.asked_step
+    columns = needed_columns(job.spec)
     reader = Reader(job.listing, columns, job.credentials, whole=False, texts=job.spec.text_columns())
     render = job.task.renderer()
     access = image_access(job.spec, job.listing, job.credentials)
@@ -97,7 +97,7 @@ def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
         chosen = reader.rows(item.chunk, reader.content(item.chunk), positions).rows
         requests = versioned(render_all(render, chosen), access)
         for position, row, request in zip(positions, chosen, requests, strict=True):
-            if step is not None and step.leaves_out(row):
+            if job.spec.leaves_out(row):
                 continue
             if isinstance(request, Request):
                 ordinals.append(item.chunk.ordinal + position)

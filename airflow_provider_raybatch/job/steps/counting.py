@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN, AskedStep
+from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.job.input.table import members
 from airflow_provider_raybatch.job.steps.old_answers import OldAnswers
@@ -58,14 +59,15 @@ class Answered:
 
 
 def answered(
-    step: AskedStep | None, good: pa.Table, bad: pa.Table, old: Sequence[OldAnswers]
+    spec: BatchInferenceSpec, good: pa.Table, bad: pa.Table, old: Sequence[OldAnswers]
 ) -> list[Answered]:
     """The answers to each step in rows of parts of the last one; none for a job that asks one question.
 
+    :param spec: of the last step.
     :param good: rows that are complete, and `bad` those that have failed.
     :param old: of each step before the last one, which answers were there before the job.
     """
-    if step is None:
+    if (step := spec.asked_step) is None:
         return []
     rows = [_Rows(_members(table, "input"), _ordinals(table)) for table in (good, bad)]
     found = [
@@ -152,17 +154,18 @@ def with_earlier(totals: Totals, found: Sequence[Answered]) -> Totals:
 
 
 def step_counts(
-    step: AskedStep | None,
+    spec: BatchInferenceSpec,
     found: Sequence[Answered],
     rows: int,
     failed: Mapping[str, int],
 ) -> list[StepCounts] | None:
     """What became of each step.
 
+    :param spec: of the last step.
     :param rows: of the input.
     :param failed: how many rows failed, by step and what it did, such as ``judge.parse``.
     """
-    if step is None or not found:
+    if (step := spec.asked_step) is None or not found:
         return None
     errors: Counter[str] = Counter()
     for name, count in failed.items():

@@ -177,8 +177,8 @@ class Task(ABC):
         chosen = self.spec.response_column
         if chosen is not None and chosen.lower() == name.lower():
             return "choose another response_column"
-        asked = self.spec.asked_step
-        return "set output_prefix" if asked is None else f"rename the step {asked.step.name!r}"
+        step = self.spec.step_name
+        return f"rename the step {step!r}" if step else "set output_prefix"
 
     def requests(self, reads_images: bool = True) -> Render:
         """The function that makes a request of a row's values.

@@ -59,7 +59,7 @@ class Generate(Task):
     def keeps_completions(self) -> bool:
         """Whether rows may have more than one completion, so that there is a column for them."""
         spec = self.spec
-        rows_decide = spec.samples_by_row and spec.asked_step is None
+        rows_decide = spec.samples_by_row and not spec.step_name
         several_at_times = rows_decide or spec.prompt_function is not None
         return spec.asks_several or several_at_times
 

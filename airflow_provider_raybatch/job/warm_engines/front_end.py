@@ -39,12 +39,12 @@ class Heard:
     """What `WarmEngineActor.receive` returns.
 
     :param messages: of the front end, pickled.
-    :param steps: see :mod:`~airflow_provider_raybatch.job.engine.loading`.
+    :param loaded: see :mod:`~airflow_provider_raybatch.job.engine.loading`.
     :param gpu_utilization: mean since this holder has the engine, ``None`` without a GPU.
     """
 
     messages: list[bytes]
-    steps: int
+    loaded: int
     gpu_utilization: float | None
 
 
@@ -66,7 +66,7 @@ class RemoteFrontEnd:
 
     :param actor: handle of a `WarmEngineActor` that `holder` has taken.
     :param seconds: for which the engine waits for its next holder.
-    :ivar steps: see :class:`Heard`, also for `gpu_utilization`.
+    :ivar loaded: see :class:`Heard`, also for `gpu_utilization`.
     :ivar gpus: ids of its GPUs on its `node`, which has an id, too.
     """
 
@@ -78,7 +78,7 @@ class RemoteFrontEnd:
         self._inbox: deque[bytes] = deque()
         self._has_ended = False
         self._death = EngineDeadError("The warm engine's actor has ended.", killed=True)
-        self.steps = 0
+        self.loaded = 0
         self.gpus: list[str] = []
         self.node = ""
         self.gpu_utilization: float | None = None
@@ -113,7 +113,7 @@ class RemoteFrontEnd:
             except EngineDeadError:
                 raise EOFError from None
             self._inbox.extend(heard.messages)
-            self.steps, self.gpu_utilization = heard.steps, heard.gpu_utilization
+            self.loaded, self.gpu_utilization = heard.loaded, heard.gpu_utilization
         return pickle.loads(self._inbox.popleft())
 
     def end(self, is_open: bool) -> None:

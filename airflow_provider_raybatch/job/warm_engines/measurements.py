@@ -17,7 +17,7 @@ class Measurements:
     """Measured in a thread of its own: what hangs or fails here must not keep the engine alive.
 
     :ivar gpu: to be replaced where its mean begins anew.
-    :ivar loaded: see :func:`~airflow_provider_raybatch.job.engine.loading.steps`.
+    :ivar loaded: see :func:`~airflow_provider_raybatch.job.engine.loading.progress`.
     """
 
     def __init__(self) -> None:
@@ -30,4 +30,4 @@ class Measurements:
             with contextlib.suppress(Exception):  # of NVML's
                 self.gpu.sample()
             with contextlib.suppress(Exception):  # of the system's
-                self.loaded = loading.steps()
+                self.loaded = loading.progress()

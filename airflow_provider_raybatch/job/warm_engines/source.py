@@ -112,7 +112,7 @@ class EngineAccess:
     def measure(self) -> None:
         """Bring the report up to date."""
         if self._report.state == "starting":
-            self._report.loaded = loading.steps()
+            self._report.loaded = loading.progress()
         if self._meter is not None:
             self._meter.sample()
             self._report.gpu_utilization = self._meter.mean

@@ -83,7 +83,7 @@ class WarmEngineAccess(EngineAccess):
         """See :class:`EngineAccess`."""
         if self._front_end is not None:
             if self._report.state == "starting":
-                self._report.loaded = self._front_end.steps
+                self._report.loaded = self._front_end.loaded
             self._report.gpu_utilization = self._front_end.gpu_utilization
 
     async def give_back(self, close: Callable[[], Awaitable[None]]) -> None:

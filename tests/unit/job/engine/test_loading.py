@@ -15,10 +15,10 @@ _MUCH = 64 * 1024 * 1024
 def test_what_is_loaded_counts_and_waiting_does_not(tmp_path: Path) -> None:
     """The process and its children count, because vLLM loads its engine in a child."""
     pytest.importorskip("psutil")
-    before = loading.steps()
-    assert loading.steps() - before <= 1
+    before = loading.progress()
+    assert loading.progress() - before <= 1
     (tmp_path / "weights").write_bytes(bytes(_MUCH))
-    here = loading.steps()
+    here = loading.progress()
     assert here - before >= 4
     code = "import sys; print(len(open(sys.argv[1], 'rb').read()), flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -26,7 +26,7 @@ def test_what_is_loaded_counts_and_waiting_does_not(tmp_path: Path) -> None:
     ) as child:
         assert child.stdout is not None
         assert int(child.stdout.readline()) == _MUCH
-        assert loading.steps() - here >= 4
+        assert loading.progress() - here >= 4
         child.communicate()
 
 
@@ -34,7 +34,7 @@ def test_the_measuring_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) ->
     """To find children, it reads of each process of the machine; a replica that only waits would move."""
     pytest.importorskip("psutil")
     monkeypatch.setattr(loading, "_STEP", 4096)
-    before = loading.steps()
+    before = loading.progress()
     for _ in range(200):
-        after = loading.steps()
+        after = loading.progress()
     assert after - before < 200  # each look reads some 200 bytes of each process, so these some 1,000

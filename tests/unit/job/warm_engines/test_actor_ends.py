@@ -86,7 +86,7 @@ def test_what_it_can_not_look_at_leaves_its_limits_in_force(
     def fails() -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(loading, "steps", fails)
+    monkeypatch.setattr(loading, "progress", fails)
     monkeypatch.setattr(demand, "pending", fails)
     cluster.clock.look()
     rest(engine)
