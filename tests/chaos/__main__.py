@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, default=Pace.replicas)
     parser.add_argument("--spread", type=float, default=0.0, help="seconds within which engines start")
     parser.add_argument("--keep-warm", type=float, default=0.0, help="seconds for which engines stay warm")
+    parser.add_argument("--equal", type=int, default=1, help="so many rows ask the same")
     parser.add_argument("--early", action="store_true", help="kill while engines start")
     parser.add_argument("--faults", default="0:0", help="FROM:TO, seeds of other faults, afterwards")
     parser.add_argument("--no-stops", action="store_true", help="leave out the ways of stopping")
@@ -41,7 +42,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     kills = [plan(seed, early=given.early) for seed in _range(given.seeds)] + faults
     pace = Pace(
-        rows=given.rows, replicas=given.replicas, startup_spread=given.spread, keep_warm=given.keep_warm
+        rows=given.rows,
+        equal=given.equal,
+        replicas=given.replicas,
+        startup_spread=given.spread,
+        keep_warm=given.keep_warm,
     )
     run_all(kills, given.results, given.parallel, pace, stops=not given.no_stops)
     runs, stops = results.read(given.results)

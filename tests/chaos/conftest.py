@@ -10,7 +10,7 @@ import pytest
 from .workload import Pace
 from .world import World
 
-PACE = Pace(rows=800)
+PACE = Pace(rows=1600, equal=2)
 PARALLEL = 4
 
 

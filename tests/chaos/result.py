@@ -16,6 +16,7 @@ class Result(Count, Found):
 
     :param kind: kind of the victim of this run; ``none`` for a run that only sets the pace.
     :param store: ``disk``, or ``s3`` with faults.
+    :param needed: number of distinct requests of its rows.
     :param replicas: number of parallel engines.
     :param missed: why the kill did not happen, or the check raised; ``""`` if all went as planned.
     :param instant: seconds from the run's submission to its own kill, measured at that kill.
@@ -41,6 +42,7 @@ class Result(Count, Found):
     hits: list[dict[str, Any]] = field(default_factory=list)
     state: str = ""
     rows: int = 0
+    needed: int = 0
     replicas: int = 2
     lost_engines: int = 0
     left: int = 0
@@ -58,10 +60,11 @@ class Result(Count, Found):
         found += [f"state={self.state}"] if self.state != "success" else []
         zeros = ("lost", "duplicated", "wrong", "unexplained", "overdue", "late", "foreign", "left")
         found += [f"{name}={n}" for name in zeros if (n := getattr(self, name))]
-        if not self.lost_engines and not self.asked == self.generated == self.rows:
-            found.append(f"asked={self.asked}, generated={self.generated} of {self.rows}")
-        if self.generated < self.rows or self.asked > self.rows + self.in_flight:
-            found.append(f"asked={self.asked}, generated={self.generated} of {self.rows}+{self.in_flight}")
+        needed = self.needed or self.rows
+        if not self.lost_engines and not self.asked == self.generated == needed:
+            found.append(f"asked={self.asked}, generated={self.generated} of {needed}")
+        if self.generated < needed or self.asked > needed + self.in_flight:
+            found.append(f"asked={self.asked}, generated={self.generated} of {needed}+{self.in_flight}")
         return found
 
     def __str__(self) -> str:
@@ -73,6 +76,6 @@ class Result(Count, Found):
         return (
             f"seed {self.seed} ({self.kind}, {self.mode}, {self.store}): {killed}, "
             f"hit by {hits}; {self.seconds:.0f} s for {self.expected:.0f}, asked {self.asked} and generated "
-            f"{self.generated} for {self.rows}+{self.in_flight}, {self.lost_engines} engines lost, "
-            f"{self.submissions} jobs, {self.tries} tries{flaws}"
+            f"{self.generated} for {self.needed or self.rows}+{self.in_flight}, "
+            f"{self.lost_engines} engines lost, {self.submissions} jobs, {self.tries} tries{flaws}"
         )

@@ -121,13 +121,17 @@ class Case:
     before: frozenset[str] = frozenset()
     """Submissions of the run before, which had its engines."""
 
+    @property
+    def prompts(self) -> set[str]:
+        """Its distinct requests."""
+        return {prompt_of(row) for row in self.source.values()}
+
     def count(self, written_within: float) -> Count:
         """Count the requests to its engines; `written_within` as for :func:`.counting.count`."""
         folder, place = self.live.folder, self.live.place
-        prompts = {prompt_of(row) for row in self.source.values()}
         asked = [engine for engine in engines(folder / "requests") if engine.submission not in self.before]
         return count(
-            asked, Parts(place).all(), self.live.lost, self.live.submissions, prompts, written_within
+            asked, Parts(place).all(), self.live.lost, self.live.submissions, self.prompts, written_within
         )
 
     def found(self, state: str) -> Found:
@@ -175,6 +179,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         hits=[{**asdict(one), "at": round(one.at - began, 1)} for one in own.hits],
         state=state,
         rows=sum(len(case.source) for case in cases),
+        needed=sum(len(case.prompts) for case in cases),
         replicas=1 if kill.kind == "mapped" else pace.replicas,
         left=left,
         lost_engines=sum(len(case.live.lost) for case in cases),
@@ -205,7 +210,7 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
     sources = []
     for number, place in enumerate(places):
         place.mkdir(exist_ok=True)
-        sources.append(write_source(place, pace.rows // len(places), MAPPED * kill.seed + number))
+        sources.append(write_source(place, pace.rows // len(places), MAPPED * kill.seed + number, pace.equal))
     if kill.store == "s3":
         source, bucket = bucket_with(world.lake, folder / "source")
         params |= {"source": source, "destination": bucket.uri, "aws_conn_id": AWS}

@@ -185,7 +185,7 @@ def test_phase_is_what_the_folder_holds(tmp_path):
 
 
 def test_parts_show_what_they_answer_and_since_when(tmp_path):
-    rows = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
+    rows = [{"id": 1, "asks": 1, "text": "a"}, {"id": 2, "asks": 2, "text": "b"}]
     buffer = io.BytesIO()
     pq.write_table(pa.table({"ok": [True, False], "input": rows}), buffer)
     path = "_raybatch/parts/t/q/s-0~1/0.0-1.2.1.parquet"

@@ -55,7 +55,7 @@ def test_lake_fails_some_calls_and_is_seen_whole_from_behind(tmp_path):
         source, place = bucket_with(lake, tmp_path)
         assert source == f"s3://{place.bucket}/source/"
         client = lake.client(config=Config(retries={"total_max_attempts": 1}))
-        table = pa.table({"ok": [True], "input": [{"id": 1, "text": "a"}]})
+        table = pa.table({"ok": [True], "input": [{"id": 1, "asks": 1, "text": "a"}]})
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
         outcomes = Counter()

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-PROMPT = "Row {row.id} says {row.text}"
+PROMPT = "Row {row.asks} says {row.text}"
 LONGEST = 8
 """`max_tokens`: some answers are cut."""
 _FILES = 5
@@ -25,9 +25,11 @@ class Pace:
     :param slots: requests that an engine answers at the same time.
     :param startup_spread: seconds within which engines start, each at random.
     :param keep_warm: seconds for which engines stay after their job; 0 for none.
+    :param equal: so many rows ask the same.
     """
 
     rows: int = 2000
+    equal: int = 1
     replicas: int = 2
     slots: int = 16
     rows_in_flight: int = 32
@@ -83,13 +85,15 @@ class Found:
     wrong: int = 0
 
 
-def write_source(folder: Path, rows: int, seed: int) -> dict[int, dict[str, Any]]:
-    """Write several files of JSON lines; each row has an id, and no two rows have the same prompt."""
+def write_source(folder: Path, rows: int, seed: int, equal: int = 1) -> dict[int, dict[str, Any]]:
+    """Write several files of JSON lines; each row has an id, and so many neighbours have the same prompt."""
     choose = random.Random(seed)
+    texts = [" ".join(choose.choices(_WORDS, k=choose.randint(1, 9))) for _ in range(0, rows, equal)]
     made = {
         number: {
             "id": number,
-            "text": " ".join(choose.choices(_WORDS, k=choose.randint(1, 9))),
+            "asks": number // equal,
+            "text": texts[number // equal],
             "weight": round(choose.uniform(0, 1000), 3),
         }
         for number in range(rows)
@@ -104,7 +108,7 @@ def write_source(folder: Path, rows: int, seed: int) -> dict[int, dict[str, Any]
 
 def prompt_of(row: Mapping[str, Any]) -> str:
     """Return the prompt of a row, see `PROMPT`."""
-    return f"Row {row['id']} says {row['text']}"
+    return f"Row {row['asks']} says {row['text']}"
 
 
 def output_of(row: Mapping[str, Any]) -> Output:
