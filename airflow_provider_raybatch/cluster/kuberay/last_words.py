@@ -21,7 +21,7 @@ _STOPPED = frozenset({0, 143})
 """Exit codes of a container that has ended as it was asked to."""
 _KILLED = frozenset({137, 143})
 _LOW = "low on resource"
-_NODE_SILENT = "its node does not answer"
+_SILENT = frozenset({"NodeLost", "Unknown", "ContainerStatusUnknown"})
 _NODE_REASONS = re.compile(
     r"NodeLost|NodeShutdown|Shutdown|Terminated|Preempting|NodeAffinity|UnexpectedAdmissionError|.*OutOf.*"
 )
@@ -87,7 +87,7 @@ def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
         reason, message = pod.disrupted
         return _taken_away(reason, pod.message if _LOW in pod.message else message)
     if pod.reason == "Evicted" or _NODE_REASONS.fullmatch(pod.reason) or pod.phase == "Unknown":
-        return _taken_away(pod.reason or pod.phase, pod.message or _NODE_SILENT)
+        return _taken_away(pod.reason or pod.phase, pod.message)
     told_by = [event for event in events if pod.is_meant_by(event) and event.reason in _POD_EVENTS]
     if told_by and (pod.deleting or pod.phase == "Failed"):
         return _taken_away(told_by[-1].reason, told_by[-1].message)
@@ -115,7 +115,10 @@ def _taken_away(reason: str, message: str) -> Diagnosis:
         failure_class, remedy = FailureClass.OUT_OF_MEMORY, "give it more memory"
     elif evicted and re.search("storage|inodes|disk", message):
         failure_class, remedy = FailureClass.STORAGE, "give it more ephemeral-storage"
-    return Diagnosis(failure_class, _joined(f"{reason}: {message.rstrip('.')}", "", remedy))
+    if reason in _SILENT:
+        message = message or "its node does not answer"
+    told = f"{reason}: {message.rstrip('.')}" if message else reason
+    return Diagnosis(failure_class, _joined(told, "", remedy))
 
 
 def container_end(container: Container, ended: Ended | None, restarted: bool = False) -> Diagnosis | None:
@@ -129,7 +132,7 @@ def container_end(container: Container, ended: Ended | None, restarted: bool = F
         told = f"OOMKilled: {name} exceeded its memory limit{limit}{started_again}"
         return Diagnosis(FailureClass.OUT_OF_MEMORY, _joined(told, said, "give it more memory"))
     if ended.reason == "ContainerStatusUnknown":
-        return _taken_away(ended.reason, said or _NODE_SILENT)
+        return _taken_away(ended.reason, said)
     if ended.exit_code == 127 or "command not found" in said:
         told = f"{name} found no Ray (exit code {ended.exit_code}){started_again}"
         remedy = "use an image that has Ray" + (f"; it is {container.image}" if container.image else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
@@ -64,9 +65,9 @@ _VERDICTS = (
     _Verdict("FailedMount|FailedAttachVolume", "", "correct volumes"),
     _Verdict("FailedCreatePodSandBox|Unhealthy", "", "look at its log and its node"),
     _Verdict("Unschedulable", "persistentvolumeclaim .*not found", "create it, or correct volumes", _USER),
-    _Verdict("Unschedulable", "PersistentVolumeClaim|volume", "correct volumes"),
     _Verdict("Unschedulable", "(?i)gpu|google.com/tpu", "add nodes with free GPUs, or ask for fewer"),
-    _Verdict("Unschedulable", "affinity|selector", "correct accelerator_type or node_selector"),
+    _Verdict("Unschedulable", "PersistentVolumeClaim|volume", "correct volumes"),
+    _Verdict("Unschedulable", "node affinity|selector", "correct accelerator_type or node_selector"),
     _Verdict("Unschedulable", "taint", "set tolerations"),
     _Verdict("Unschedulable", "", "add nodes, or ask for less"),
 )
@@ -83,14 +84,9 @@ _CONTAINER_EVENTS = frozenset({
     "BackOff",
     "Unhealthy",
 })
-_NODE_EVENTS = frozenset({
-    "TriggeredScaleUp",
-    "NotTriggerScaleUp",
-    "FailedScaleUp",
-    "Nominated",
-    "FailedScheduling",
-})
-"""Of the scheduler, the cluster autoscaler and Karpenter."""
+_NODE_EVENTS = frozenset({"TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp", "Nominated"})
+"""Of the cluster autoscaler and Karpenter, which also calls a refusal as the scheduler does its own."""
+_KARPENTER = "Failed to schedule pod, "
 _PREEMPTION = re.compile(r"[.,]?\s*(?:no new claims to deallocate|[Pp]reemption:).*$")
 
 
@@ -121,14 +117,19 @@ def ended_reason(end: Diagnosis) -> Reason:
     return Reason(f"ended {end.message}", f"has ended: {end.message.rstrip('.')}", "", hopeless)
 
 
-def _judged(state: str, message: str, of: str, own_secret: str = "") -> Reason | None:
-    """What a state and its message mean; ``None`` for one that is usual."""
+def _judged(state: str, message: str, of: str, thing: str, own_secret: str = "") -> Reason | None:
+    """What a state and its message mean; ``None`` for one that is usual.
+
+    :param thing: what else than the verdict makes it another reason, such as the image.
+    """
     if own_secret and own_secret in message:
         return Reason("own secret", f"waits for the Secret {own_secret} of its token")
-    for one in _VERDICTS:
+    for number, one in enumerate(_VERDICTS):
         if re.fullmatch(one.state, state) and re.search(one.words, message):
             text = f"{of}: {message}".rstrip(".") if message else of
-            return Reason(text, text, one.remedy, one.hopeless)
+            if one.words == _LATER:
+                text += ", and Kubernetes tries again"
+            return Reason(f"{number} {thing}", text, one.remedy, one.hopeless)
     return None
 
 
@@ -141,12 +142,14 @@ def _without_node(pod: Pod, events: Sequence[PodEvent]) -> Reason:
             "scheduler", "waits for the scheduler", "look at the scheduler of the Kubernetes cluster"
         )
     said = _PREEMPTION.sub("", message).rstrip(".")
-    others = [one for one in events if one.reason in _NODE_EVENTS and one.message != message]
-    if others:
-        said += f"; {others[-1].reason}: {others[-1].message}"
-    found = _judged("Unschedulable", said, "waits for a node")
+    found = _judged("Unschedulable", said, "waits for a node", said)
     assert found is not None
-    return found
+    told = [one for one in events if one.reason in _NODE_EVENTS]
+    told = told or [one for one in events if one.message.startswith(_KARPENTER)]
+    if not told or found.hopeless:
+        return found
+    added = f"; {told[-1].reason}: {told[-1].message.rstrip('.')}"
+    return replace(found, key=found.key + added, text=found.text + added)
 
 
 def _of_container(container: Container, events: Sequence[PodEvent], own_secret: str) -> Reason | None:
@@ -155,7 +158,8 @@ def _of_container(container: Container, events: Sequence[PodEvent], own_secret: 
         end = container_end(container, container.last_ended)
         why = message if end is None else end.message
         failure_class = FailureClass.INTERNAL if end is None else end.failure_class
-        return Reason("crash", f"crashes again and again: {why.rstrip('.')}", "", failure_class)
+        remedy = "look at its log" if end is None else ""
+        return Reason("crash", f"crashes again and again: {why.rstrip('.')}", remedy, failure_class)
     if not state and container.ended is not None:
         state, message = container.ended.reason, container.ended.message
     if state == "ImagePullBackOff" and ": " not in message.removeprefix("rpc error: "):
@@ -163,14 +167,16 @@ def _of_container(container: Container, events: Sequence[PodEvent], own_secret: 
         told = [one.message for one in events if one.reason == "Failed" and container.image in one.message]
         message = told[-1] if told else message
     of = f"can't start container {container.name} of image {container.image}: {state}"
-    return _judged(state, message, of, own_secret)
+    return _judged(state, message, of, container.image, own_secret)
 
 
 def _starting(pod: Pod, events: Sequence[PodEvent], own_secret: str) -> Reason:
     """A pod that has a node: the latest of its events says how far it is."""
     last = events[-1] if events else None
     if last is not None and (pod.phase == "Pending" or last.reason == "Unhealthy"):
-        found = _judged(last.reason, last.message, f"is on node {pod.node}: {last.reason}", own_secret)
+        found = _judged(
+            last.reason, last.message, f"is on node {pod.node}: {last.reason}", last.reason, own_secret
+        )
         if found is not None:
             return found
     if pod.phase == "Running":

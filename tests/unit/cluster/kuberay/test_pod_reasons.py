@@ -79,3 +79,26 @@ def test_what_cannot_come_fails_at_once(assert_sentences: AssertSentences) -> No
         return f"[{found.failure_class.value}] {found.message}"
 
     assert_sentences(told, head=HEAD)
+
+
+def test_another_address_is_no_other_reason() -> None:
+    """A registry that does not answer is told of once, although each try has another port."""
+    waiting = [
+        pod(node="n1", waiting=(state, f"dial tcp 10.0.0.1:{port}: i/o timeout"))
+        for port, state in enumerate(["ErrImagePull", "ImagePullBackOff", "ErrImagePull"], 41000)
+    ]
+    found = judged(waiting[0])
+    assert len(found.lines) == 1
+    for one in waiting[1:]:
+        found = judged(one, state=found.state)
+        assert (found.verdict, found.lines) == ("waiting", ())
+
+
+def test_an_event_that_is_over_does_not_end_the_wait() -> None:
+    """The scheduler found no claim at first, and now there is one."""
+    over = event("FailedScheduling", 'persistentvolumeclaim "models" not found')
+    scales = event("TriggeredScaleUp", "pod triggered scale-up: [{gpu 0->1 (max: 4)}]")
+    found = judged(unschedulable(NO_GPU), events=[scales, over])
+    assert found.verdict == "waiting"
+    assert "models" not in found.lines[0]
+    assert "scale-up" in found.lines[0]
