@@ -51,10 +51,7 @@ def main() -> None:
             for name, shape in shapes(texts).items():
                 with tempfile.TemporaryDirectory() as folder:
                     for night in nights(RepeatedTask(Path(folder)), shape, texts, kills=not on_ray):
-                        print(
-                            f"| {name} | {texts} | {night.what} | {night.needed} | {night.asked} |",
-                            flush=True,
-                        )
+                        print(f"| {' | '.join(map(str, (name, texts, *night)))} |", flush=True)
                         assert night.asked == night.needed, night
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from tests.support.repeated_task import RepeatedTask
+from tests.support.repeated_task import RepeatedTask, rows_of
 from tests.support.whole_job import ended_while_writing
 
 Fields = dict[str, Any]
@@ -118,7 +117,7 @@ def nights(task: RepeatedTask, shape: Shape, texts: int, kills: bool = True) -> 
     :param kills: only without a cluster.
     """
     rows = [
-        {"id": f"r{number}", "text": f"text {number % texts}", "city": f"city {number % 2}"}
+        {"id": f"r{number}", "text": f"text {number % texts}", "city": f"city C{number % 2}"}
         for number in range(ROWS)
     ]
     (task.folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -145,7 +144,8 @@ def _killed(task: RepeatedTask, shape: Shape) -> Night:
     with ended_while_writing(1 if shape.asked > TEXTS else 0, death), pytest.raises(RaybatchError):
         task.run(**shape.fields, **slow)
     kept, before = task.kept_requests(), len(task.all_asked())
-    with suppress(SystemExit):
+    assert kept > 0 or shape.asked <= TEXTS
+    with pytest.raises(SystemExit):
         task.run(**shape.fields, on_commit=_dies)
     _whole(task.run(**shape.fields))
     return Night("killed twice", len(task.all_asked()) - before, shape.asked - kept)
@@ -156,4 +156,12 @@ def _dies() -> None:
 
 
 def _whole(manifest: BatchManifest) -> None:
+    """Each row is there, with answers about its own text or city."""
     assert (manifest.counts.ok, manifest.counts.error) == (ROWS, 0), manifest.counts
+    rows = rows_of(manifest)
+    assert len({row["id"] for row in rows}) == ROWS
+    for row in rows:
+        answers = [row[name] for name in row if name.endswith("response") and name != "repair_response"]
+        about = {row["text"].split()[1], row["city"].split()[1]}  # a sampled answer has its words shuffled
+        assert all(one is None or not about.isdisjoint(one.split()) for one in answers), row
+        assert any(answers), row

@@ -84,18 +84,22 @@ def test_equal_rows_meet_at_one_failure(task: RepeatedTask, pattern: str) -> Non
     assert (manifest.counts.ok, manifest.counts.error) == (16, 4)
 
 
-def test_another_first_step_finds_what_the_second_was_asked(task: RepeatedTask) -> None:
-    """In one destination: what the first answers is the same, so what the second is asked is, too."""
+@pytest.mark.parametrize("same_place", [True, False], ids=["one destination", "response store"])
+def test_the_next_night_asks_only_what_is_new(task: RepeatedTask, same_place: bool) -> None:
+    """Its first step is another one; what it answers is the same, so the second step's requests are."""
     task.input(DISTINCT)
+    store = {} if same_place else {"reuse": str(task.folder / "store")}
     first, judge = FEW
-    assert task.asked(task.run(steps=FEW)) == 40
+    assert task.asked(task.run(steps=FEW, **store)) == 40
+    night = {"token": "night", "run_id": "r1" if same_place else "r2"}
     changed = {**first, "sampling": {"temperature": 0, "max_tokens": 50}}
-    manifest = task.run(token="night", steps=[changed, judge])
+    manifest = task.run(**night, steps=[changed, judge], **store)
     assert sorted(judged(manifest)) == sorted(f"judge title {text}" for text in DISTINCT)
     assert task.asked(manifest) == 20
     title, told = manifest.steps or ()
-    assert (title.resumed, told.resumed) == (0, 20)
-    assert (manifest.counts.resumed, manifest.counts.reused) == (20, 0)
+    found = (20, 0) if same_place else (0, 20)
+    assert (title.resumed + title.reused, told.resumed, told.reused) == (0, *found)
+    assert (manifest.counts.resumed, manifest.counts.reused) == found
 
 
 def test_a_failure_that_rows_share_is_paid_once(task: RepeatedTask) -> None:
