@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import shutil
@@ -33,5 +32,4 @@ def same_processes() -> Iterator[None]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    logging.raiseExceptions = False  # of connections in pools, whose loop and whose log are gone at the end
     shutil.rmtree(_airflow_home, ignore_errors=True)

@@ -151,7 +151,9 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
     own = cases[int(kill.choice * len(cases))].live
     world.live += [case.live for case in cases]
     try:
-        hit, missed = _disturb(world, own, kill, lives, pace.rows) if kill.kind != "none" else (None, "")
+        hit, missed = (
+            _disturb(world, own, kill, lives, len(cases[0].prompts)) if kill.kind != "none" else (None, "")
+        )
         watch = FirstLives(world, own) if kill.kind == "none" else None
         state = _end(world, cases, dag_run, started, watch)
         while state == "failed" and kill.kind in CLEARED and own.may_be_cleared():

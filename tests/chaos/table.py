@@ -93,8 +93,8 @@ def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]], note: str = ""
 
 
 _TOTALS = (
-    "lost", "duplicated", "wrong", "lost_engines", "rows", "asked", "generated", "in_flight", "overdue",
-    "unexplained", "late", "left",
+    "lost", "duplicated", "wrong", "lost_engines", "rows", "needed", "asked", "generated",
+    "in_flight", "overdue", "unexplained", "late", "left",
 )  # fmt: skip
 
 

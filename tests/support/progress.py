@@ -7,6 +7,8 @@ A plugin of pytest (``-p tests.support.progress --stage NAME --results FOLDER``)
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -62,6 +64,7 @@ class Progress:
         self._began = self._collected = self._told = monotonic()
         self._over = threading.Event()
         self._total = 0
+        self._code: int | None = None
         self._ended: set[str] = set()
         self._outcomes = Counter[str]()
         self._failed: dict[str, str] = {}
@@ -104,15 +107,24 @@ class Progress:
         if monotonic() - self._told >= INTERVAL:
             self._tell()
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """End at once, as processes of xdist do: libraries tell of leaks when an interpreter ends."""
+        if self._code is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self._code)
+
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self._over.set()
+        self._code = int(exitstatus)
         seconds = monotonic() - self._began
         folder = self._config.getoption("--results")
         if folder is not None:
             found = {
                 "stage": self._stage,
                 "seconds": round(seconds),
-                "code": int(exitstatus),
+                "code": self._code,
                 **{name: self._outcomes[name] for name in ("passed", "failed", "skipped")},
                 "failures": self._failed,
                 "left_out": self.left_out,
