@@ -21,6 +21,7 @@ _STOPPED = frozenset({0, 143})
 """Exit codes of a container that has ended as it was asked to."""
 _KILLED = frozenset({137, 143})
 _LOW = "low on resource"
+"""Of an eviction, in the words of each Kubernetes."""
 _SILENT = frozenset({"NodeLost", "Unknown", "ContainerStatusUnknown"})
 _NODE_REASONS = re.compile(
     r"NodeLost|NodeShutdown|Shutdown|Terminated|Preempting|NodeAffinity|UnexpectedAdmissionError|.*OutOf.*"
@@ -83,9 +84,8 @@ def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
 
     The message begins with Kubernetes' own word where it has one, such as ``OOMKilled``.
     """
-    if pod.disrupted is not None:
-        reason, message = pod.disrupted
-        return _taken_away(reason, pod.message if _LOW in pod.message else message)
+    if pod.disrupted is not None and pod.reason != "Evicted":  # of which the condition says less
+        return _taken_away(*pod.disrupted)
     if pod.reason == "Evicted" or _NODE_REASONS.fullmatch(pod.reason) or pod.phase == "Unknown":
         return _taken_away(pod.reason or pod.phase, pod.message)
     told_by = [event for event in events if pod.is_meant_by(event) and event.reason in _POD_EVENTS]

@@ -85,8 +85,9 @@ _CONTAINER_EVENTS = frozenset({
     "Unhealthy",
 })
 _NODE_EVENTS = frozenset({"TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp", "Nominated"})
-"""Of the cluster autoscaler and Karpenter, which also calls a refusal as the scheduler does its own."""
+"""Of the cluster autoscaler and Karpenter."""
 _KARPENTER = "Failed to schedule pod, "
+"""Begins Karpenter's refusals; their reason is `FailedScheduling`, as that of the scheduler's own."""
 _PREEMPTION = re.compile(r"[.,]?\s*(?:no new claims to deallocate|[Pp]reemption:).*$")
 
 
