@@ -84,7 +84,7 @@ def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
 
     The message begins with Kubernetes' own word where it has one, such as ``OOMKilled``.
     """
-    if pod.disrupted is not None and pod.reason != "Evicted":  # of which the condition says less
+    if pod.disrupted is not None and pod.reason != "Evicted":  # the condition says less of that
         return _taken_away(*pod.disrupted)
     if pod.reason == "Evicted" or _NODE_REASONS.fullmatch(pod.reason) or pod.phase == "Unknown":
         return _taken_away(pod.reason or pod.phase, pod.message)
