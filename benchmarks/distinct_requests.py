@@ -4,7 +4,7 @@
 Whole jobs of the echo engine, counted by its own log: in this process with a replica and no cluster, or with
 `--ray` on a Ray of this machine, then without kills. Prints a table; an AssertionError is a request too many.
 
-    python benchmarks/distinct_requests.py > benchmarks/results/distinct_requests.md
+    python benchmarks/distinct_requests.py
     python benchmarks/distinct_requests.py --ray
 """
 
@@ -21,24 +21,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.support.local_ray import local_ray
 from tests.support.repeated_task import RepeatedTask
 from tests.support.shapes import ROWS, TEXTS, nights, shapes
 from tests.support.whole_job import without_cluster
 
 
 @contextmanager
-def cluster(on_ray: bool) -> Iterator[None]:
-    """A Ray, or none."""
-    if not on_ray:
-        with pytest.MonkeyPatch.context() as patch:
-            without_cluster(patch)
-            yield
-        return
-    import ray
-
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
+def no_cluster() -> Iterator[None]:
+    """Jobs that need none."""
+    with pytest.MonkeyPatch.context() as patch:
+        without_cluster(patch)
+        yield
 
 
 def main() -> None:
@@ -46,7 +40,7 @@ def main() -> None:
     parser.add_argument("--ray", action="store_true")
     on_ray = parser.parse_args().ray
     print("| job | texts in 20 rows | night | asked | distinct and not known |\n|---|---:|---|---:|---:|")
-    with cluster(on_ray):
+    with local_ray() if on_ray else no_cluster():
         for texts in (TEXTS, ROWS):
             for name, shape in shapes(texts).items():
                 with tempfile.TemporaryDirectory() as folder:
