@@ -66,7 +66,7 @@ def test_a_proof_is_old_from_the_next_commit_on(
     assert line.endswith("is not in this history")
 
 
-def test_after_a_signal_no_other_part_of_a_stage_begins(tmp_path: Path) -> None:
+def test_after_a_signal_no_other_stage_begins(tmp_path: Path) -> None:
     """Also in the background of a script, where interrupts were ignored, so that bash can't trap them."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/checks", tmp_path / ".ci/checks")
@@ -79,7 +79,7 @@ def test_after_a_signal_no_other_part_of_a_stage_begins(tmp_path: Path) -> None:
             "    time.sleep(60)\nexcept KeyboardInterrupt:\n    time.sleep(0.5)\n    raise SystemExit(2)\n"
         )
         python.chmod(0o755)
-    in_background = f"trap '' INT; exec bash {tmp_path}/.ci/checks unit"
+    in_background = f"trap '' INT; exec bash {tmp_path}/.ci/checks unit-jobs,unit-cluster+unit-others"
     checks = subprocess.Popen(["bash", "-c", in_background], stdout=subprocess.DEVNULL)
     while not begun.exists() or begun.read_text().count("venv") < 2:
         assert checks.poll() is None
@@ -105,7 +105,7 @@ def test_failures_come_last_and_then_one_line(checks: tuple[ModuleType, ModuleTy
     broken = {"stage": "unit-engine", "code": 2, "failures": {}, "left_out": {}}
     counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
     (tmp_path / "unit-engine.json").write_text(json.dumps(broken | counts))
-    ends = ["lint=61:1", "unit=5:1"]
+    ends = ["lint=61:1", "unit=5:1", "unit-engine=2:2"]
     command = [sys.executable, str(ROOT / ".ci/result.py"), str(tmp_path), "64"]
 
     def tell(*options: str) -> subprocess.CompletedProcess[str]:
@@ -120,6 +120,6 @@ def test_failures_come_last_and_then_one_line(checks: tuple[ModuleType, ModuleTy
         "FAILED test_x.py::test_bad: AssertionError: why",
         "FAILED unit-engine: its output is above",
         "FAILED lint: its output is above",
-        "make test: lint, unit FAILED in 1:04 (lint 1:01, unit 0:05): "
+        "make test: lint, unit, unit-engine FAILED in 1:04 (lint 1:01, unit 0:05, unit-engine 0:02): "
         "1 passed, 1 failed; 1 run in make test-all alone, see make help.",
     ]
