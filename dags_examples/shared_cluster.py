@@ -45,9 +45,9 @@ CLUSTER = KubeRayCluster(
     image=setting("IMAGE", "registry.example.com/ml/ray-vllm:2.60.0-1"),
     kubernetes_conn_id=setting("KUBERNETES_CONN_ID", "kubernetes_default"),
     namespace=setting("NAMESPACE", "ml"),
-    service_account="ray",  # with the rights to read and write the bucket
+    pod_override={"spec": {"serviceAccountName": "ray"}},  # with the rights to read and write the bucket
     accelerator_type="L4",
-    cloud="gke",
+    node_selector={"cloud.google.com/gke-accelerator": "nvidia-l4"},
     workers=(0, 2),  # nodes come when the first task needs them
 )
 LEASE = timedelta(minutes=30)  # longer than any pause between two tasks, retries included

@@ -9,24 +9,15 @@ from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay import kube_names
 from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
-from airflow_provider_raybatch.cluster.kuberay.node_labels import CLOUDS, gpu_node_labels
 from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest, check_texts
-from airflow_provider_raybatch.cluster.kuberay.pod_checks import (
-    check_environment,
-    check_gpus,
-    check_head,
-    check_range,
-    check_tolerations,
-    check_volumes,
-    worker_range,
-)
 from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
-from airflow_provider_raybatch.coercion import positive_seconds, seconds, typed
+from airflow_provider_raybatch.coercion import from_text, positive_seconds, seconds, typed
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import nearest
 
-_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+_MOST_GPUS = 16
+"""Of one node, whatever the cloud."""
 _STARTS = ("{{", "{%", "{#", "[[", "<<", "${")
 """Of Jinja, and of delimiters that DAGs choose in its place."""
 _OURS = "raybatch/"
@@ -99,14 +90,6 @@ def _accelerator(name: str, value: Any) -> None:
         raise SpecError(f"{name}: workers with {value!r} can't be made of arguments; give spec.")
 
 
-def _one_of(choices: Collection[str]) -> Callable[[str, Any], None]:
-    def check(name: str, value: Any) -> None:
-        if value not in choices:
-            raise SpecError(f"{name}: {shown(value)} is unknown; use one of {', '.join(map(repr, choices))}.")
-
-    return check
-
-
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise SpecError(f"{name}: it must be a dictionary, but it is {shown(value)}.")
@@ -139,11 +122,33 @@ def _selector(name: str, value: Any) -> None:
         kube_names.check_label(f"{name}: {key}", label)
 
 
-def _pull_secrets(name: str, value: Any) -> None:
-    if not isinstance(value, (list, tuple)):
-        raise SpecError(f"{name}: it must be a list of names, but it is {shown(value)}.")
-    for one in value:
-        kube_names.check_object_name(name, one)
+def _gpus(name: str, value: Any) -> None:
+    number = typed(value, int, name)
+    if type(number) is not int or not 0 <= number <= _MOST_GPUS:
+        raise SpecError(f"{name}: {shown(value)} is not a number of GPUs of a node; give 0 to {_MOST_GPUS}.")
+
+
+def _range(name: str, value: Any) -> None:
+    worker_range(value)
+
+
+def worker_range(value: Any) -> tuple[int, int | None]:
+    """Fewest and most workers of a number, a pair or the text of one; most may be ``None``.
+
+    :raises SpecError: it is something else.
+    """
+    value = from_text(value)
+    pair = value if isinstance(value, (list, tuple)) else (value, value)
+    fewest, most = (typed(one, int, "workers") for one in pair) if len(pair) == 2 else (-1, None)
+    fewest = 0 if fewest is None else fewest
+    if any(type(one) is not int or one < 0 for one in (fewest, most) if one is not None):
+        raise SpecError(
+            f"workers: {shown(value)} is neither a whole number nor (fewest, most), each at least 0; correct "
+            "it."
+        )
+    if most is not None and fewest > most:
+        raise SpecError(f"workers: the fewest, {fewest}, are more than the most, {most}; exchange them.")
+    return fewest, most
 
 
 def _address(name: str, value: Any) -> None:
@@ -181,6 +186,15 @@ def _patch(name: str, value: Any) -> None:
     check_manifest(name, value)
 
 
+def _pod_override(name: str, value: Any) -> None:
+    if not set(_mapping(name, value)) <= {"metadata", "spec"}:
+        raise SpecError(
+            f"{name}: it is merged over a pod's template, which has metadata and spec; write what you give "
+            "into them."
+        )
+    check_manifest(name, value)
+
+
 def _spec(name: str, value: Any) -> None:
     check_manifest(name, value)
 
@@ -191,40 +205,25 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "kubernetes_conn_id": _text,
     "image": _image,
     "accelerator_type": _accelerator,
-    "gpus_per_worker": check_gpus,
-    "workers": check_range,
-    "cpu_workers": check_range,
-    "cpus_per_worker": kube_names.check_cpus,
-    "memory_per_worker": kube_names.check_memory,
-    "head": check_head,
-    "cloud": _one_of(CLOUDS),
+    "gpus_per_worker": _gpus,
+    "workers": _range,
     "node_selector": _selector,
-    "tolerations": check_tolerations,
-    "service_account": kube_names.check_account_name,
     "kueue_queue": kube_names.check_label_name,
     "labels": _labels,
     "annotations": _annotations,
-    "env": check_environment,
-    "volumes": check_volumes,
-    "image_pull_secrets": _pull_secrets,
-    "image_pull_policy": _one_of(_PULL_POLICIES),
-    "spec": _spec,
+    "pod_override": _pod_override,
     "patch": _patch,
+    "spec": _spec,
     "dashboard_address": _address,
-    "idle_timeout": _duration,
     "cluster_wait": _duration,
     "queue_wait": _duration,
     "ttl_after_finished": _duration_or_none,
 }
-_BY_ITEM = ("labels", "annotations", "node_selector", "env")
+_BY_ITEM = ("labels", "annotations", "node_selector")
 """Dictionaries whose known items are judged without the others."""
 
 _WITH_NAME = frozenset({"name", "namespace", "kubernetes_conn_id", "dashboard_address", "cluster_wait"})
-_NOT_WITH_SPEC = (
-    "accelerator_type", "gpus_per_worker", "workers", "cpu_workers", "cpus_per_worker", "memory_per_worker",
-    "head", "cloud", "node_selector", "tolerations", "service_account", "env", "volumes",
-    "image_pull_secrets", "image_pull_policy",
-)  # fmt: skip
+_NOT_WITH_SPEC = ("accelerator_type", "gpus_per_worker", "workers", "node_selector")
 
 
 def _check_together(known: Mapping[str, Any], unknown: Collection[str], changed: Collection[str]) -> None:
@@ -247,7 +246,8 @@ def _check_together(known: Mapping[str, Any], unknown: Collection[str], changed:
         ray_version(known["image"], known.get("ray_version"))
     elif "ray_version" in known:
         ray_version(None, known["ray_version"])
-    _check_gpus(known)
+    if known.get("gpus_per_worker") in (0, "0") and "accelerator_type" in known:
+        raise SpecError("gpus_per_worker: it is 0, and accelerator_type is about GPUs; remove one of them.")
     _check_queue(known)
 
 
@@ -263,23 +263,6 @@ def _check_with_spec(changed: Collection[str]) -> None:
     for other in _NOT_WITH_SPEC:
         if other in changed:
             raise SpecError(f"spec: it decides what {other} would; remove {other}, or write it into patch.")
-    if "idle_timeout" in changed:
-        raise SpecError("spec: its autoscalerOptions have idleTimeoutSeconds; remove idle_timeout.")
-
-
-def _check_gpus(known: Mapping[str, Any]) -> None:
-    if "gpus_per_worker" in known and typed(known["gpus_per_worker"], int, "gpus_per_worker") == 0:
-        for name in ("accelerator_type", "workers"):
-            if name in known and not (name == "workers" and worker_range(known[name], name)[1] == 0):
-                raise SpecError(
-                    f"gpus_per_worker: it is 0, and {name} is about workers with GPUs; remove {name}, or use "
-                    "cpu_workers."
-                )
-    cloud, kind = known.get("cloud"), known.get("accelerator_type")
-    if cloud and kind and "node_selector" not in known and not gpu_node_labels(cloud, kind):
-        raise SpecError(
-            f"cloud: no label of {cloud!r} nodes is known for the accelerator {kind!r}; give node_selector."
-        )
 
 
 def _check_queue(known: Mapping[str, Any]) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from airflow_provider_raybatch.cluster.kuberay.checks import worker_range
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-from airflow_provider_raybatch.cluster.kuberay.pod_checks import worker_range
 from airflow_provider_raybatch.coercion import typed
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -20,21 +20,14 @@ MOST_GPUS_PER_WORKER = 8
 
 @dataclass(frozen=True)
 class WorkerCounts:
-    """Sizes of a cluster's two worker groups.
+    """Sizes of a cluster's group of workers.
 
-    :param gpus_per_worker: GPUs of a worker in the first group; 0 where the cluster has no such group.
-    :param gpu_workers: fewest and most workers with GPUs.
-    :param cpu_workers: fewest and most workers without.
+    :param gpus: of a worker; 0 for none.
     """
 
-    gpus_per_worker: int
-    gpu_workers: tuple[int, int]
-    cpu_workers: tuple[int, int]
-
-    @property
-    def fixed(self) -> bool:
-        """Whether an autoscaler would have nothing to decide."""
-        return self.gpu_workers[0] == self.gpu_workers[1] and self.cpu_workers[0] == self.cpu_workers[1]
+    gpus: int
+    fewest: int
+    most: int
 
 
 def worker_counts(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> WorkerCounts:
@@ -46,16 +39,12 @@ def worker_counts(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> W
     """
     of_worker = None if cluster.gpus_per_worker is None else typed(cluster.gpus_per_worker, int, "")
     of_replica = _gpus_of_a_replica(spec, cluster, of_worker)
-    given = None if cluster.workers is None else worker_range(cluster.workers, "workers")
-    cpu = (0, 0) if cluster.cpu_workers is None else worker_range(cluster.cpu_workers, "cpu_workers")
-    if of_replica == 0 and (given is None or given[1] in (None, 0)):
-        most = max(cpu[0], _replicas(spec, 0)) if not cpu[1] else cpu[1]
-        return WorkerCounts(0, (0, 0), (cpu[0], most))
-    of_worker = of_worker or gpus_of_a_worker(max(of_replica, 1))
-    fewest, most_given = given or (0, None)
-    needed = _workers(_replicas(spec, of_replica), max(of_replica, 1), of_worker, _beside(spec))
-    most = max(fewest, needed) if most_given is None else most_given
-    counts = WorkerCounts(of_worker, (fewest, most), (cpu[0], cpu[0] if cpu[1] is None else cpu[1]))
+    gpus = gpus_of_a_worker(of_replica) if of_worker is None else of_worker
+    fewest, most = (0, None) if cluster.workers is None else worker_range(cluster.workers)
+    if most is None:
+        replicas = _replicas(spec, gpus)
+        most = max(fewest, _workers(replicas, of_replica, gpus, _beside(spec)) if of_replica else replicas)
+    counts = WorkerCounts(gpus, fewest, most)
     if spec is not None and cluster.spec is None and of_replica:
         _check_fit(spec, cluster, counts)
     return counts
@@ -63,6 +52,8 @@ def worker_counts(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> W
 
 def gpus_of_a_worker(of_replica: int) -> int:
     """GPUs of a worker that fits a replica: all of them, or an even share where no node has as many."""
+    if not of_replica:
+        return 0
     sizes = range(min(of_replica, MOST_GPUS_PER_WORKER), 0, -1)
     return next(size for size in sizes if of_replica % size == 0)
 
@@ -86,7 +77,7 @@ def _check_fit(spec: BatchInferenceSpec, cluster: KubeRayCluster, counts: Worker
             f"ray_cluster: its accelerator_type is {has!r}, but the task's is {asked!r}; make them the same."
         )
     fewest = spec.replicas if isinstance(spec.replicas, int) else (spec.replicas or (1, 1))[0]
-    workers, of_worker = counts.gpu_workers[1], counts.gpus_per_worker
+    workers, of_worker = counts.most, counts.gpus
     needed = _workers(fewest, spec.gpus_per_replica, of_worker, _beside(spec))
     if workers < needed:
         share = spec.num_gpus or spec.gpus_per_replica

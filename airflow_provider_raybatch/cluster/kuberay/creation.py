@@ -54,7 +54,7 @@ def refusal(what: str, message: str) -> Reason:
     if found := _NO_ACCOUNT.search(said):
         name = found[1] or found[2]
         text = f"{told}: the service account {name!r} does not exist"
-        return Reason(f"account {name}", text, "create it, or correct service_account", _USER)
+        return Reason(f"account {name}", text, "create it, or correct serviceAccountName", _USER)
     if found := _DENIED.search(said):
         text = f"{told}: the admission webhook {found[1]!r} denies it: {found[2] or 'without a reason'}"
         return Reason(f"webhook {said}", text, "correct ray_cluster, or the webhook's policy", _USER)

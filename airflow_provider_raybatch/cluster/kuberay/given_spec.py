@@ -17,12 +17,7 @@ from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 
-_KINDS = ("RayCluster", "RayJob")
-_KEPT_OF_RAYJOB = frozenset({"rayClusterSpec"})
 _OF_CLUSTER = ("headGroupSpec", "rayVersion", "workerGroupSpecs")
-
-
-_LEAST = {"replicas": 0, "minReplicas": 0, "maxReplicas": 0, "numOfHosts": 1}
 
 
 @dataclass(frozen=True)
@@ -31,20 +26,18 @@ class GivenSpec:
 
     :param spec: the RayCluster's.
     :param namespace: that the manifest is for; empty where it names none.
-    :param unused: fields of a RayJob that are set here, and other objects of the file.
     """
 
     spec: Manifest
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     namespace: str = ""
-    unused: tuple[str, ...] = ()
 
 
 def given_spec(value: Any) -> GivenSpec:
     """Read a spec.
 
-    :param value: a RayCluster's spec, a RayCluster or a RayJob as a dictionary, or the path of a YAML file.
+    :param value: a RayCluster or its spec as a dictionary, or the path of a YAML file.
     :raises SpecError: it can't be read, or is something else.
     """
     if isinstance(value, (str, os.PathLike)):
@@ -54,7 +47,7 @@ def given_spec(value: Any) -> GivenSpec:
             f"spec: {shown(value)} is not a manifest; give a dictionary or the path of a YAML file."
         )
     if "kind" in value or "spec" in value:
-        return _of_manifest(value, ())
+        return _of_manifest(value)
     return _checked(GivenSpec(copy.deepcopy(dict(value))))
 
 
@@ -91,41 +84,29 @@ def _documents(file: Path) -> list[Any]:
 
 
 def _of_documents(documents: list[Any], file: str) -> GivenSpec:
-    """The one cluster of a file."""
-    found = [one for one in documents if isinstance(one, Mapping) and one.get("kind") in _KINDS]
-    if len(documents) == 1 and isinstance(documents[0], Mapping) and "kind" not in documents[0]:
-        return given_spec(documents[0])
-    if len(found) != 1:
-        kinds = [
-            str(one.get("kind")) if isinstance(one, Mapping) else type(one).__name__ for one in documents
-        ]
-        raise SpecError(
-            f"spec: {file!r} must hold one RayCluster or RayJob, but it holds "
-            f"{', '.join(kinds) or 'nothing'}; leave one in it."
-        )
-    others = tuple(
-        f"{one.get('kind')} {_mapping(one, 'metadata').get('name', '')!r}"
-        for one in documents
-        if isinstance(one, Mapping) and one is not found[0]
+    """The one cluster of a file; other objects, such as the ConfigMaps of KubeRay's samples, are left out."""
+    found = [one for one in documents if isinstance(one, Mapping) and one.get("kind") == "RayCluster"]
+    found = documents if len(documents) == 1 else found
+    if len(found) == 1 and isinstance(found[0], Mapping):
+        return given_spec(found[0])
+    kinds = [str(one.get("kind")) if isinstance(one, Mapping) else type(one).__name__ for one in documents]
+    raise SpecError(
+        f"spec: {file!r} must hold one RayCluster, but it holds {', '.join(kinds) or 'nothing'}; leave one "
+        "in it."
     )
-    return _of_manifest(found[0], others)
 
 
-def _of_manifest(manifest: Mapping[str, Any], others: tuple[str, ...]) -> GivenSpec:
+def _of_manifest(manifest: Mapping[str, Any]) -> GivenSpec:
     kind, version, spec = (manifest.get(name) for name in ("kind", "apiVersion", "spec"))
-    if kind not in _KINDS:
-        raise SpecError(f"spec: kind: {shown(kind)} is not a cluster; give a RayCluster or a RayJob.")
+    if kind != "RayCluster":
+        raise SpecError(
+            f"spec: kind: {shown(kind)} is not a RayCluster; give one, such as what a RayJob has in "
+            "rayClusterSpec."
+        )
     if version != "ray.io/v1":
         raise SpecError(f"spec: apiVersion: {shown(version)} is not KubeRay's; write 'ray.io/v1'.")
     if not isinstance(spec, Mapping):
-        raise SpecError(f"spec: the {kind} has no spec; give the whole manifest.")
-    unused: tuple[str, ...] = ()
-    if kind == "RayJob":
-        _check_rayjob(spec)
-        unused = tuple(name for name in spec if name not in _KEPT_OF_RAYJOB)
-        spec = spec.get("rayClusterSpec")
-        if not isinstance(spec, Mapping):
-            raise SpecError("spec: rayClusterSpec: a RayJob needs one here; give it, or a RayCluster.")
+        raise SpecError("spec: the RayCluster has no spec; give the whole manifest.")
     metadata = _mapping(manifest, "metadata")
     return _checked(
         GivenSpec(
@@ -133,7 +114,6 @@ def _of_manifest(manifest: Mapping[str, Any], others: tuple[str, ...]) -> GivenS
             _mapping(metadata, "labels"),
             _mapping(metadata, "annotations"),
             str(metadata.get("namespace") or ""),
-            (*unused, *others),
         )
     )
 
@@ -143,18 +123,6 @@ def _mapping(outer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise SpecError(f"spec: {name}: it must be a dictionary, but it is {shown(found)}.")
     return found
-
-
-def _check_rayjob(spec: Mapping[str, Any]) -> None:
-    if spec.get("clusterSelector"):
-        raise SpecError(
-            "spec: clusterSelector: the RayJob runs on a cluster that exists; give name in place of spec."
-        )
-    if spec.get("managedBy") not in (None, "ray.io/kuberay-operator"):
-        raise SpecError(
-            f"spec: managedBy: {shown(spec['managedBy'])} runs the RayJob on another Kubernetes, where the "
-            "task can't follow it; remove managedBy."
-        )
 
 
 def _checked(given: GivenSpec) -> GivenSpec:
@@ -183,37 +151,16 @@ def check_plain(content: Any, where: str) -> None:
 
 
 def check_shape(spec: Mapping[str, Any], where: str) -> None:
-    """Refuse a RayCluster's spec that KubeRay would refuse only once a RayJob exists.
+    """Refuse a RayCluster's spec without the containers that get an image and a token; KubeRay checks more.
 
     :param where: the argument to name.
     """
     _check_group(spec.get("headGroupSpec"), f"{where}: headGroupSpec")
-    names: set[str] = set()
     groups = spec.get("workerGroupSpecs") or []
     if not isinstance(groups, (list, tuple)):
         raise SpecError(f"{where}: workerGroupSpecs: {shown(groups)} is not a list; give a list of groups.")
     for number, group in enumerate(groups):
-        place = f"{where}: workerGroupSpecs[{number}]"
-        _check_group(group, place)
-        name = group.get("groupName")
-        if not isinstance(name, str) or not name or name in names:
-            raise SpecError(
-                f"{place}: groupName: {shown(name)} must be a name that no other group has; change it."
-            )
-        names.add(name)
-        for field_name, least in _LEAST.items():
-            number_of = group.get(field_name)
-            if number_of is not None and (type(number_of) is not int or number_of < least):
-                raise SpecError(
-                    f"{place}: {field_name}: {shown(number_of)} is not a whole number of at least {least}; "
-                    "correct it."
-                )
-        fewest, most = group.get("minReplicas"), group.get("maxReplicas")
-        if isinstance(fewest, int) and isinstance(most, int) and fewest > most:
-            raise SpecError(f"{place}: minReplicas: {fewest} is more than maxReplicas {most}; lower it.")
-    for name in ("suspend", "managedBy", "upgradeStrategy"):
-        if spec.get(name):
-            raise SpecError(f"{where}: {name}: the cluster of a RayJob can't have it; remove it.")
+        _check_group(group, f"{where}: workerGroupSpecs[{number}]")
 
 
 def _check_group(group: Any, place: str) -> None:
@@ -228,11 +175,6 @@ def _check_group(group: Any, place: str) -> None:
         raise SpecError(f"{place}: template.spec.containers: Ray's container is needed here; give its image.")
     if not containers[0].get("image"):
         raise SpecError(f"{place}: the container {shown(containers[0].get('name'))} has no image; give one.")
-    parameters = group.get("rayStartParams") or {}
-    if isinstance(parameters, Mapping) and "labels" in parameters:
-        raise SpecError(
-            f"{place}: rayStartParams: KubeRay takes no labels there; write them into the group's labels."
-        )
 
 
 def check_given(given: GivenSpec, namespace: str | None, image: str | None, version: str | None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes' rules for names, labels and quantities."""
+"""Kubernetes' rules for names and labels."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ LONGEST_RAYCLUSTER = 53
 _DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_ACCOUNT = re.compile(r"[a-z]([-a-z0-9.]*[a-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_CPUS = re.compile(r"\d+(\.\d+)?|\d+m")
-_MEMORY = re.compile(r"(\d+(\.\d+)?)([KMGTP]i|[kMGTP])")
 _LABEL = 63
 _LETTERS = "lower-case letters, digits and '-'"
 _WORD_RULE = "letters, digits, '-', '_' and '.', with a letter or digit at both ends"
@@ -32,19 +28,8 @@ def check_cluster_name(field: str, value: Any) -> None:
 
 
 def check_label_name(field: str, value: Any) -> None:
-    """Refuse what can't name a namespace, volume or queue."""
+    """Refuse what can't name a namespace or queue."""
     _check(field, value, _DNS_1123, _LABEL, f"{_LETTERS}, with no '-' first or last")
-
-
-def check_object_name(field: str, value: Any) -> None:
-    """Refuse what can't name a Secret."""
-    _check(field, value, _SUBDOMAIN, 253, f"{_LETTERS} and '.', with a letter or digit first and last")
-
-
-def check_account_name(field: str, value: Any) -> None:
-    """Refuse what can't name a service account; KubeRay changes some names, and then finds none."""
-    rule = f"{_LETTERS} and '.', with a letter first and no '-' last"
-    _check(field, value, _ACCOUNT, 50, rule, "KubeRay")
 
 
 def check_key(field: str, key: Any) -> None:
@@ -61,34 +46,13 @@ def check_label(field: str, value: Any) -> None:
         _check(field, value, _WORD, _LABEL, _WORD_RULE)
 
 
-def check_variable(field: str, name: Any) -> None:
-    """Refuse what can't name an environment variable."""
-    _check(field, name, _VARIABLE, 253, "letters, digits, '_', '-' and '.', with no digit first")
-
-
-def check_cpus(field: str, value: Any) -> None:
-    """Refuse what is not a number of CPUs."""
-    if isinstance(value, bool) or not _CPUS.fullmatch(str(value)) or not float(str(value).rstrip("m")):
-        raise SpecError(f"{field}: {shown(value)} is not a number of CPUs; give one such as 4 or '500m'.")
-
-
-def check_memory(field: str, value: Any) -> None:
-    """Refuse what is not an amount of memory with its unit."""
-    if not isinstance(value, str) or not (found := _MEMORY.fullmatch(value)) or not float(found[1]):
-        raise SpecError(
-            f"{field}: {shown(value)} is not an amount of memory; give one with a unit, such as '64Gi'."
-        )
-
-
-def _check(
-    field: str, value: Any, pattern: re.Pattern[str], longest: int, rule: str, taker: str = "Kubernetes"
-) -> None:
+def _check(field: str, value: Any, pattern: re.Pattern[str], longest: int, rule: str) -> None:
     if not isinstance(value, str):
         raise SpecError(f"{field}: {shown(value)} is not text; give a name as text.")
     if len(value) > longest:
         raise SpecError(
-            f"{field}: {shown(value)} is too long by {len(value) - longest}; shorten it, since {taker} "
+            f"{field}: {shown(value)} is too long by {len(value) - longest}; shorten it, since Kubernetes "
             f"takes at most {longest} here."
         )
     if not pattern.fullmatch(value):
-        raise SpecError(f"{field}: {shown(value)} is not a name that {taker} takes here; use {rule}.")
+        raise SpecError(f"{field}: {shown(value)} is not a name that Kubernetes takes here; use {rule}.")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +21,7 @@ from airflow_provider_raybatch.cluster.kuberay.given_spec import (
 from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
 from airflow_provider_raybatch.cluster.kuberay.merge import merged
 from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name, run_labels
-from airflow_provider_raybatch.cluster.kuberay.pods import SECURITY, cpu_group, gpu_group, head_group
+from airflow_provider_raybatch.cluster.kuberay.pods import SECURITY, head_group, overridden, worker_group
 from airflow_provider_raybatch.cluster.kuberay.rayjob import FINGERPRINT, NUMBER, RUN_TOKEN, ClusterClaim
 from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
@@ -33,10 +32,15 @@ KUEUE_ELASTIC = "kueue.x-k8s.io/elastic-job"
 TOKEN_KEY = "auth_token"
 """Where KubeRay looks for the token in a Secret."""
 
-_log = logging.getLogger(__name__)
-
 _AUTOSCALER_SIZES = {"cpu": "500m", "memory": "1Gi"}
 """Of the sidecar of the head; KubeRay's own 512 MiB are short for Ray's autoscaler v2 with large logs."""
+_AUTOSCALER = {
+    "version": "v2",
+    "upscalingMode": "Default",
+    "idleTimeoutSeconds": 60,
+    "securityContext": SECURITY,
+    "resources": {"requests": _AUTOSCALER_SIZES, "limits": _AUTOSCALER_SIZES},
+}
 
 
 def ray_cluster_spec(
@@ -52,6 +56,7 @@ def ray_cluster_spec(
     given = given or _given(cluster)
     may_scale = not _queue(cluster, given) or _is_elastic(cluster, given)
     spec = _made(cluster, counts, may_scale) if cluster.spec is None else _own(cluster, given.spec)
+    overridden(spec, cluster.pod_override)
     if cluster.patch:
         check_plain(cluster.patch, "patch")
         spec = merged(spec, cluster.patch)
@@ -78,20 +83,16 @@ def _own(cluster: KubeRayCluster, spec: Manifest) -> Manifest:
 
 
 def _made(cluster: KubeRayCluster, counts: WorkerCounts, may_scale: bool) -> Manifest:
-    groups = []
-    if counts.gpu_workers[1]:
-        groups.append(gpu_group(cluster, counts.gpus_per_worker, counts.gpu_workers))
-    if counts.cpu_workers[1]:
-        groups.append(cpu_group(cluster, counts.cpu_workers, alone=not groups))
+    fewest, most = counts.fewest, counts.most
+    fewest = fewest if may_scale else most  # Kueue admits a cluster whole
+    groups = [worker_group(cluster, counts.gpus, (fewest, most))] if most else []
     spec: Manifest = {
         "rayVersion": ray_version(cluster.image, cluster.ray_version),
         "headGroupSpec": head_group(cluster),
         "workerGroupSpecs": groups,
     }
-    if may_scale and not counts.fixed:
-        return spec | {"enableInTreeAutoscaling": True, "autoscalerOptions": _autoscaler(cluster)}
-    for group in groups:  # Kueue admits a cluster whole
-        group["replicas"] = group["minReplicas"] = group["maxReplicas"]
+    if fewest < most:
+        spec |= {"enableInTreeAutoscaling": True, "autoscalerOptions": _AUTOSCALER}
     return spec
 
 
@@ -110,16 +111,6 @@ def _is_elastic(cluster: KubeRayCluster, given: GivenSpec) -> bool:
     """Whether Kueue's feature of elastic jobs, with which a cluster may have an autoscaler, is asked for."""
     annotations = {**given.annotations, **(cluster.annotations or {})}
     return str(annotations.get(KUEUE_ELASTIC, "")).lower() == "true"
-
-
-def _autoscaler(cluster: KubeRayCluster) -> Manifest:
-    return {
-        "version": "v2",
-        "upscalingMode": "Default",
-        "idleTimeoutSeconds": math.ceil(seconds_of(cluster.idle_timeout)),
-        "securityContext": dict(SECURITY),
-        "resources": {"requests": dict(_AUTOSCALER_SIZES), "limits": dict(_AUTOSCALER_SIZES)},
-    }
 
 
 def rayjob_manifest(
@@ -144,10 +135,6 @@ def rayjob_manifest(
     given = _given(cluster)
     spec = ray_cluster_spec(cluster, counts, given)
     spec["authOptions"] = {"mode": "token", "secretName": secret}
-    if given.unused:
-        _log.info(
-            "spec: not used of it, since the task sets or does not create it: %s.", ", ".join(given.unused)
-        )
     own = _annotations(key, number, fingerprint)
     metadata: Manifest = {
         "name": rayjob_name(key, number),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merge a patch over a RayCluster's spec, as ``kubectl patch`` does."""
+"""Merge a patch over a RayCluster's spec or a pod's template, as ``kubectl patch`` does."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _KEYS = {
     "ports": "containerPort",
 }
 """Lists whose items are told apart by a key; any other list is replaced."""
+_ADDED = frozenset({"tolerations"})
+"""Lists that grow: a pod that must tolerate one taint more still tolerates those of its GPUs."""
 _WHOLE = frozenset({"env"})
 """Lists whose items are replaced: a variable has a value or a reference, never both."""
 
@@ -34,6 +36,8 @@ def merged(base: Any, patch: Any, path: str = "patch") -> Any:
     for key, value in patch.items():
         if value is None:
             result.pop(key, None)
+        elif key in _ADDED and isinstance(value, (list, tuple)):
+            result[key] = [*(result.get(key) or ()), *value]
         elif key in _KEYS and isinstance(value, (list, tuple)):
             result[key] = _items(result.get(key) or [], value, key, f"{path}.{key}")
         else:

@@ -48,7 +48,7 @@ _VERDICTS = (
     _Verdict(
         "ImagePullBackOff",
         r"(?i)unauthorized|denied|forbidden|authorization|\b40[13]\b",
-        "correct image, or name a Secret with the registry's login in image_pull_secrets",
+        "correct image, or name a Secret with the registry's login in imagePullSecrets of pod_override",
         _USER,
     ),
     _Verdict(
@@ -68,7 +68,7 @@ _VERDICTS = (
     _Verdict("Unschedulable", "(?i)gpu|google.com/tpu", "add nodes with free GPUs, or ask for fewer"),
     _Verdict("Unschedulable", "PersistentVolumeClaim|volume", "correct volumes"),
     _Verdict("Unschedulable", "node affinity|selector", "correct accelerator_type or node_selector"),
-    _Verdict("Unschedulable", "taint", "set tolerations"),
+    _Verdict("Unschedulable", "taint", "tolerate it in patch"),
     _Verdict("Unschedulable", "", "add nodes, or ask for less"),
 )
 """The first that fits counts."""

@@ -12,7 +12,6 @@ import pytest
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
 from airflow_provider_raybatch.cluster.kuberay.manifest import ray_cluster_spec
-from airflow_provider_raybatch.contract.failures import SpecError
 
 from ...support.documents import DOCS, ROOT, Block, blocks, first_column
 
@@ -43,8 +42,3 @@ def test_images_versions_are_those_of_the_tests() -> None:
     pins = (ROOT / ".ci/requirements/dev-cpu.txt").read_text(encoding="utf-8")
     assert f"\nray=={versions['RAY']}\n" in pins
     assert f"\nvllm-cpu=={versions['VLLM']}" in pins
-
-
-def test_secret_of_an_example_is_refused_as_plain_text() -> None:
-    with pytest.raises(SpecError, match=r"^env: HF_TOKEN looks like a secret"):
-        KubeRayCluster(image="ray:2.60.0", env={"HF_TOKEN": "hf_replace_me"})

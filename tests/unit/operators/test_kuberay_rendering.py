@@ -45,18 +45,16 @@ NESTED = {
     "workers": (0, "{{ params.most }}"),
     "namespace": "{{ params.team }}",
     "labels": {"team": "{{ params.team }}"},
-    "env": {
-        "DAY": "{{ params.day }}",
-        "TOKEN": {"secretKeyRef": {"name": "{{ params.team }}", "key": "token"}},
+    "pod_override": {
+        "spec": {
+            "serviceAccountName": "{{ params.team }}",
+            "volumes": [{"name": "m", "persistentVolumeClaim": {"claimName": "{{ params.team }}-models"}}],
+        }
     },
-    "volumes": [
-        {"name": "m", "mountPath": "/m", "persistentVolumeClaim": {"claimName": "{{ params.team }}-models"}}
-    ],
     "patch": {"workerGroupSpecs": [{"groupName": "a", "maxReplicas": "{{ params.most }}"}]},
-    "image_pull_secrets": ["{{ params.team }}"],
     "kueue_queue": "{{ params.queue }}",
 }
-PARAMS = {"image": IMAGE, "most": 4, "team": "search", "day": "2026-11-27", "queue": None}
+PARAMS = {"image": IMAGE, "most": 4, "team": "search", "queue": None}
 
 
 @pytest.mark.parametrize("native", [False, True])
@@ -65,20 +63,18 @@ def test_templates_in_lists_and_dictionaries_are_rendered(native: bool) -> None:
     cluster.check()
     assert (cluster.image, cluster.namespace, cluster.kueue_queue) == (IMAGE, "search", None)
     assert cluster.labels == {"team": "search"}
-    assert cluster.env == {"DAY": "2026-11-27", "TOKEN": {"secretKeyRef": {"name": "search", "key": "token"}}}
-    assert cluster.volumes is not None
-    assert cluster.volumes[0]["persistentVolumeClaim"] == {"claimName": "search-models"}
-    assert cluster.image_pull_secrets == ["search"]
+    assert cluster.pod_override is not None
+    pod = cluster.pod_override["spec"]
+    assert pod["serviceAccountName"] == "search"
+    assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "search-models"}
     assert cluster.workers == (0, 4 if native else "4")
 
 
 def test_native_objects_leave_a_version_as_it_is() -> None:
-    cluster = KubeRayCluster(
-        image="x:latest", ray_version="{{ params.v }}", memory_per_worker="{{ params.m }}"
-    )
-    found = rendered(cluster, {"v": "2.60", "m": "64Gi"}, native=True)
+    cluster = KubeRayCluster(image="x:latest", ray_version="{{ params.v }}")
+    found = rendered(cluster, {"v": "2.60"}, native=True)
     found.check()
-    assert (found.ray_version, found.memory_per_worker) == ("2.60", "64Gi")
+    assert found.ray_version == "2.60"
 
 
 def test_tasks_that_share_a_cluster_render_their_own() -> None:
@@ -129,9 +125,9 @@ def test_serialised_dag_is_the_same_at_each_parse() -> None:
     assert first == parsed()
     (task,) = first["dag"]["tasks"]
     shown = task["__var"]["ray_cluster"]
-    assert shown["env"]["TOKEN"] == {"secretKeyRef": {"key": "token", "name": "{{ params.team }}"}}
+    assert shown["pod_override"]["spec"]["serviceAccountName"] == "{{ params.team }}"
     assert "0x" not in str(shown)
-    assert "head" not in shown
+    assert "spec" not in shown
 
 
 def test_rendered_arguments_are_shown_as_plain_data() -> None:

@@ -31,20 +31,29 @@ def read(dataset: dict[str, Any], params: dict[str, Any] | None = None) -> list[
     return sorted(rows["id"].to_pylist())
 
 
+def small(cpu: str, memory: str) -> dict[str, Any]:
+    """Resources of a container on a machine of two cores."""
+    sizes = {"cpu": cpu, "memory": memory}
+    return {"requests": sizes, "limits": sizes}
+
+
 with DAG("own_cluster", schedule=None, params=PARAMS, render_template_as_native_obj=True):
     infer = RayBatchInferenceOperator(
         task_id="infer",
         ray_cluster=KubeRayCluster(
             image="{{ params.image }}",
             ray_version="{{ params.ray_version }}",
-            head={"cpus": 1, "memory": "4Gi"},
             gpus_per_worker=0,
-            cpu_workers=(0, 1),
-            cpus_per_worker=1,
-            memory_per_worker="2Gi",
-            # GPUs for Ray alone, so that the scene needs no node with one.
+            workers=(0, 1),
+            pod_override={"spec": {"containers": [{"resources": small("1", "2Gi")}]}},
             patch={
-                "workerGroupSpecs": [{"groupName": "cpu-workers", "rayStartParams": {"num-gpus": str(GPUS)}}]
+                "headGroupSpec": {
+                    "template": {
+                        "spec": {"containers": [{"name": "ray-head", "resources": small("1", "4Gi")}]}
+                    }
+                },
+                # GPUs for Ray alone, so that the scene needs no node with one.
+                "workerGroupSpecs": [{"groupName": "cpu-workers", "rayStartParams": {"num-gpus": str(GPUS)}}],
             },
         ),
         deferrable=True,

@@ -26,7 +26,7 @@ TASK = TaskKey(dag_id="d", run_id="scheduled__2026-11-21T00:00:00+00:00", task_i
 KEY = SubmissionKey(TASK, "try1-token")
 PRE_RUNNING, WINDOW, IDLE = 1860, 3600, 1800
 CLUSTER = KubeRayCluster(image="rayproject/ray:2.60.0", gpus_per_worker=0)
-NO_WORKERS = WorkerCounts(0, (0, 0), (0, 1))
+NO_WORKERS = WorkerCounts(0, 0, 1)
 
 
 def plan(

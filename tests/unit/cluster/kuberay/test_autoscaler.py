@@ -28,16 +28,14 @@ def read_by_ray(cluster: KubeRayCluster) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore")
 def test_groups_scale_from_zero_by_accelerator() -> None:
     config = read_by_ray(
-        KubeRayCluster(
-            image="r:2.60.0", accelerator_type="H100", gpus_per_worker=2, workers=(0, 3), cpu_workers=(0, 1)
-        )
+        KubeRayCluster(image="r:2.60.0", accelerator_type="H100", gpus_per_worker=2, workers=(0, 3))
     )
     types = config["available_node_types"]
     assert types["headgroup"]["resources"] == {"CPU": 0, "GPU": 0, "memory": 8 * GIB}
     assert types["gpu-workers"]["resources"] == {
         "CPU": 16, "GPU": 2, "memory": 128 * GIB, "accelerator_type:H100": 1,
     }  # fmt: skip
-    assert [types[name]["max_workers"] for name in ("gpu-workers", "cpu-workers")] == [3, 1]
+    assert types["gpu-workers"]["max_workers"] == 3
     assert config["idle_timeout_minutes"] == 1.0
     limits = from_autoscaling_config(config)
     assert limits.replicas(request(1.0, 1.0, "H100"), False, []) == 6

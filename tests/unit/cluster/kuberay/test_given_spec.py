@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RayClusters and RayJobs that a user has already."""
+"""RayClusters that a user has already."""
 
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,12 @@ def made(cluster: KubeRayCluster) -> dict[str, Any]:
     return rayjob_manifest(cluster, counts, KEY, 0, "f", **more)
 
 
-@pytest.mark.parametrize("file", sorted(SAMPLES.glob("*.yaml")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted(SAMPLES.glob("*cluster*.yaml")), ids=lambda file: file.name)
 def test_samples_are_accepted_with_an_image(file: Path) -> None:
     """The users' own sizes, volumes and groups stay; image, submission and token are ours."""
     job = made(KubeRayCluster(spec=str(file), image=IMAGE))
     first = next(yaml.safe_load_all(file.read_text("utf-8")))
-    own = first["spec"].get("rayClusterSpec", first["spec"])
+    own = first["spec"]
     spec = job["spec"]["rayClusterSpec"]
     assert job["spec"]["submissionMode"] == "InteractiveMode"
     assert spec["authOptions"] == {"mode": "token", "secretName": "s"}
@@ -51,24 +50,12 @@ def test_samples_are_accepted_with_an_image(file: Path) -> None:
     ]
     own_head, head = (one["headGroupSpec"]["template"]["spec"] for one in (own, spec))
     assert head.get("volumes") == own_head.get("volumes")
-    assert "entrypoint" not in job["spec"]
 
 
 def test_queue_of_a_sample_suspends_the_job() -> None:
     job = made(KubeRayCluster(spec=str(SAMPLES / "kueue.ray-cluster-sample.yaml"), image=IMAGE))
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "user-queue"
     assert job["spec"]["suspend"] is True
-
-
-def test_what_is_not_used_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    made(KubeRayCluster(spec=str(SAMPLES / "ray-job.kueue-toy-sample.yaml"), image=IMAGE))
-    made(KubeRayCluster(spec=str(SAMPLES / "ray-cluster.autoscaler.yaml"), image=IMAGE))
-    assert [record.getMessage() for record in caplog.records] == [
-        "spec: not used of it, since the task sets or does not create it: entrypoint, "
-        "shutdownAfterJobFinishes, ttlSecondsAfterFinished.",
-        "spec: not used of it, since the task sets or does not create it: ConfigMap 'ray-example'.",
-    ]
 
 
 def test_samples_own_ray_is_too_old() -> None:
@@ -80,7 +67,7 @@ def test_samples_own_ray_is_too_old() -> None:
 
 def test_spec_is_judged_while_a_dag_is_parsed(tmp_path: Path) -> None:
     """Unless a template is in it, or its file is only on the workers."""
-    with pytest.raises(SpecError, match=r"^spec: kind: 'Service' is not a cluster"):
+    with pytest.raises(SpecError, match=r"^spec: kind: 'Service' is not a RayCluster"):
         KubeRayCluster(spec={"kind": "Service"})
     assert KubeRayCluster(spec={"kind": "{{ params.kind }}"}).given
     assert KubeRayCluster(spec=tmp_path / "later.yaml").given
@@ -184,7 +171,7 @@ def outcome(spec: Any) -> str:
 )
 def test_junk_anywhere_in_a_manifest_is_one_sentence(junk: Any) -> None:
     """A manifest with one value replaced makes a cluster or a sentence, and never a traceback."""
-    whole = yaml.safe_load((SAMPLES / "ray-job.kueue-toy-sample.yaml").read_text("utf-8"))
+    whole = next(yaml.safe_load_all((SAMPLES / "ray-cluster.autoscaler-v2.yaml").read_text("utf-8")))
     for path in paths(whole):
         changed = copy.deepcopy(whole)
         inner = changed

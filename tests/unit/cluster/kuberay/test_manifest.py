@@ -15,7 +15,11 @@ import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts, worker_counts
-from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
+from airflow_provider_raybatch.cluster.kuberay.manifest import (
+    ray_cluster_spec,
+    rayjob_manifest,
+    secret_manifest,
+)
 from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
@@ -31,32 +35,28 @@ POD_TEMPLATE = json.loads(
 EVERYTHING: dict[str, Any] = {
     "accelerator_type": "H100",
     "workers": (1, 8),
-    "cpu_workers": (0, 2),
-    "cpus_per_worker": 12,
-    "memory_per_worker": "100Gi",
-    "head": {
-        "cpus": 4,
-        "memory": "16Gi",
-        "node_selector": {"pool": "cpu"},
-        "tolerations": [{"key": "cpu", "operator": "Exists"}],
-    },
-    "cloud": "gke",
-    "tolerations": [{"key": "cloud.google.com/gke-spot", "operator": "Exists", "effect": "NoSchedule"}],
+    "node_selector": {"pool": "gpu"},
     "namespace": "ml",
-    "service_account": "ray",
     "labels": {"team": "search"},
     "annotations": {"example.com/owner": "search"},
-    "env": {"HF_HOME": "/models", "HF_TOKEN": {"secretKeyRef": {"name": "hub", "key": "token"}}, "N": 3},
-    "volumes": [
-        {
-            "name": "models",
-            "mountPath": "/models",
-            "readOnly": True,
-            "persistentVolumeClaim": {"claimName": "m"},
+    "pod_override": {
+        "spec": {
+            "serviceAccountName": "ray",
+            "imagePullSecrets": [{"name": "pull"}],
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "containers": [
+                {
+                    "imagePullPolicy": "Always",
+                    "env": [
+                        {"name": "HF_HOME", "value": "/models"},
+                        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+                    ],
+                    "volumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
+                }
+            ],
+            "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "m"}}],
         }
-    ],
-    "image_pull_secrets": ["pull"],
-    "image_pull_policy": "Always",
+    },
 }
 
 
@@ -154,33 +154,40 @@ def test_workers_scale_from_zero_and_name_their_accelerator() -> None:
 
 def test_head_has_no_ray_cpus_and_shared_memory() -> None:
     spec = made(**EVERYTHING)["spec"]["rayClusterSpec"]
-    head = spec["headGroupSpec"]
-    assert head["rayStartParams"]["num-cpus"] == "0"
-    assert head["template"]["spec"]["nodeSelector"] == {"pool": "cpu"}
-    for group, memory in ((head, "16Gi"), (spec["workerGroupSpecs"][0], "100Gi")):
+    assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    for pod, memory in zip(pods(made(**EVERYTHING)), ("8Gi", "64Gi"), strict=True):
         shared = {"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": memory}}
-        assert group["template"]["spec"]["volumes"][0] == shared
-        assert {"name": "shared-mem", "mountPath": "/dev/shm"} in group["template"]["spec"]["containers"][0][
-            "volumeMounts"
-        ]
+        assert pod["spec"]["volumes"][0] == shared
+        mounts = pod["spec"]["containers"][0]["volumeMounts"]
+        assert mounts[0] == {"name": "shared-mem", "mountPath": "/dev/shm"}
 
 
-@pytest.mark.parametrize(
-    ("cloud", "labels"),
-    [
-        ("gke", {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}),
-        ("eks", {"karpenter.k8s.aws/instance-gpu-name": "h100"}),
-        ("eks-auto", {"eks.amazonaws.com/instance-gpu-name": "h100"}),
-        ("aks", {"kubernetes.azure.com/accelerator": "nvidia"}),
-        (None, None),
-    ],
-)
-def test_cloud_and_accelerator_choose_the_nodes(cloud: Any, labels: Any) -> None:
-    (group,) = made(accelerator_type="H100", cloud=cloud)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    assert group["template"]["spec"].get("nodeSelector") == labels
-    own = made(accelerator_type="H100", cloud=cloud, node_selector={"pool": "gpu"})
-    (group,) = own["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    assert group["template"]["spec"]["nodeSelector"] == {"pool": "gpu"}
+def test_every_pod_is_overridden_and_stays_rays() -> None:
+    head, worker = (pod["spec"] for pod in pods(made(**EVERYTHING)))
+    for pod, name in ((head, "ray-head"), (worker, "ray-worker")):
+        assert (pod["serviceAccountName"], pod["imagePullSecrets"]) == ("ray", [{"name": "pull"}])
+        (container,) = pod["containers"]
+        assert (container["name"], container["image"], container["imagePullPolicy"]) == (
+            name,
+            IMAGE,
+            "Always",
+        )
+        assert [one["name"] for one in container["env"]] == ["HF_HOME", "HF_TOKEN"]
+        assert [one["name"] for one in container["volumeMounts"]] == ["shared-mem", "models"]
+        assert [one["name"] for one in pod["volumes"]] == ["shared-mem", "models"]
+    assert [one["key"] for one in head["tolerations"]] == ["spot"]
+    assert [one["key"] for one in worker["tolerations"]] == ["nvidia.com/gpu", "spot"]
+    assert ("nodeSelector" in head, worker["nodeSelector"]) == (False, {"pool": "gpu"})
+
+
+def test_a_given_spec_is_overridden_too() -> None:
+    container = {"name": "own-name", "image": IMAGE}
+    spec = {"rayVersion": "2.60.0", "headGroupSpec": {"template": {"spec": {"containers": [container]}}}}
+    override = {"spec": {"containers": [{"tty": True}, {"name": "log", "image": "fluent-bit"}]}}
+    cluster = KubeRayCluster(spec=spec, pod_override=override)
+    (head,) = [ray_cluster_spec(cluster, worker_counts(None, cluster))["headGroupSpec"]["template"]]
+    assert head["spec"]["containers"] == [container | {"tty": True}, {"name": "log", "image": "fluent-bit"}]
+    assert override == {"spec": {"containers": [{"tty": True}, {"name": "log", "image": "fluent-bit"}]}}
 
 
 def test_amds_gpus_have_a_resource_of_their_own() -> None:
@@ -238,22 +245,6 @@ def test_node_autoscalers_move_no_pod_that_works() -> None:
 def test_services_of_the_namespace_set_no_variables() -> None:
     """A Service named `vllm` would set `VLLM_PORT` to a URL, with which vLLM does not start."""
     assert [pod["spec"]["enableServiceLinks"] for pod in pods(made(accelerator_type="L4"))] == [False, False]
-
-
-def test_memory_of_a_gpu_tells_kinds_of_a100_apart() -> None:
-    def selector(cloud: str, kind: str) -> Any:
-        return pods(made(accelerator_type=kind, cloud=cloud))[1]["spec"]["nodeSelector"]
-
-    assert selector("eks", "A100-80G") == {
-        "karpenter.k8s.aws/instance-gpu-name": "a100",
-        "karpenter.k8s.aws/instance-gpu-memory": "81920",
-    }
-    assert selector("eks-auto", "A100-40G") == {
-        "eks.amazonaws.com/instance-gpu-name": "a100",
-        "eks.amazonaws.com/instance-gpu-memory": "40960",
-    }
-    assert selector("gke", "A100-80G") == {"cloud.google.com/gke-accelerator": "nvidia-a100-80gb"}
-    assert selector("eks", "A100") == {"karpenter.k8s.aws/instance-gpu-name": "a100"}
 
 
 def test_fixed_counts_need_no_autoscaler() -> None:

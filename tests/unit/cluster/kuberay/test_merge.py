@@ -58,10 +58,16 @@ def test_named_items_are_merged_and_new_ones_added() -> None:
     assert side == {"name": "side", "image": "y"}
 
 
-def test_other_lists_are_replaced() -> None:
-    patch = {"workerGroupSpecs": [{"groupName": "a", "template": {"spec": {"tolerations": []}}}]}
-    spec = merged(BASE, patch)["workerGroupSpecs"][0]["template"]["spec"]
-    assert spec["tolerations"] == []
+def test_tolerations_are_added_and_other_lists_replaced() -> None:
+    """A pod that tolerates one taint more still tolerates that of its GPUs."""
+    more = {"tolerations": [{"key": "spot"}], "readinessGates": []}
+    patch = {"workerGroupSpecs": [{"groupName": "a", "template": {"spec": more}}]}
+    base = merged(
+        BASE, {"workerGroupSpecs": [{"groupName": "a", "template": {"spec": {"readinessGates": [1]}}}]}
+    )
+    spec = merged(base, patch)["workerGroupSpecs"][0]["template"]["spec"]
+    assert spec["tolerations"] == [{"key": "x"}, {"key": "spot"}]
+    assert spec["readinessGates"] == []
     assert spec["containers"][0]["image"] == "x"
 
 

@@ -54,7 +54,7 @@ def test_a_named_cluster_is_used_and_stays(
     kubernetes: World, run: Run, cluster: KubeRayCluster, deferrable: bool
 ) -> None:
     kubernetes.runtime.script = lasting(requests=6)
-    spec = ray_cluster_spec(cluster, WorkerCounts(0, (0, 0), (0, 1)))
+    spec = ray_cluster_spec(cluster, WorkerCounts(0, 0, 1))
     manifest = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "shared"}, "spec": spec}
     kubernetes.server.create(kubernetes.server.admin, "RayCluster", "default", manifest)
     rules = role_rules(PROXY, BY_NAME)

@@ -200,7 +200,7 @@ def test_a_quota_that_forbids_workers_is_in_the_last_sentence(
         return failing(failure_class, told)(ray, body)
 
     kubernetes.runtime.script = script
-    growing = KubeRayCluster(image="rayproject/ray:2.60.0", gpus_per_worker=0, cpu_workers=(0, 2))
+    growing = KubeRayCluster(image="rayproject/ray:2.60.0", gpus_per_worker=0, workers=(0, 2))
     with pytest.raises(RayBatchException, match=r"add nodes\. RayCluster .* a ResourceQuota of the name"):
         own(ray_cluster=growing).execute(run.context())
 

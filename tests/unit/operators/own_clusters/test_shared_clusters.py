@@ -108,7 +108,7 @@ def test_a_clear_adopts_the_cluster_and_its_token(kubernetes: World, setup: Run)
 def test_other_arguments_replace_the_cluster(kubernetes: World, setup: Run) -> None:
     first = created(setup)
     setup.clear()
-    other = KubeRayCluster(image="rayproject/ray:2.60.0", gpus_per_worker=0, cpu_workers=1)
+    other = KubeRayCluster(image="rayproject/ray:2.60.0", gpus_per_worker=0, workers=1)
     second = created(setup, ray_cluster=other)
     assert second["claim"]["uid"] != first["claim"]["uid"]
     assert len(kubernetes.store.all("RayJob")) == 1
