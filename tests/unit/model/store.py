@@ -64,8 +64,9 @@ def one_by_one(patch: pytest.MonkeyPatch) -> None:
     unthreaded(patch)
     for module in (segment, data):
         patch.setattr(module, "parquet_file", parquet_file)
-    for module in (store, compaction):
+    for module in (segment, compaction):
         patch.setattr(module, "ROWS_PER_SEGMENT", 2)
+    patch.setattr(store, "_RANGES", 2)
     patch.setattr(data, "ROWS_PER_FILE", 2)
     numbers = itertools.count()
     patch.setattr(compaction.uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))

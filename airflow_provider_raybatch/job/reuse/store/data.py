@@ -64,14 +64,13 @@ class StoredFile:
         return paid_by(self.path)
 
 
-def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) -> list[tuple[str, Keys]]:
-    """Write rows as data files.
+def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) -> Iterator[tuple[str, Keys]]:
+    """Write rows as data files, one when it is asked for.
 
     :param tables: see :meth:`ResponseStore.add`.
     :param at: see :func:`files.data_file`.
     :returns: name and keys of each file.
     """
-    written = []
     for number, table in enumerate(_cut(_checked(table) for table in tables)):
         path = data_file(submission, at, number)
         content = as_parquet(
@@ -81,8 +80,7 @@ def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) 
             write_statistics=False,
         )
         folder.write(path, content)
-        written.append((path, key_array.from_arrow(table["key"])))
-    return written
+        yield path, key_array.from_arrow(table["key"])
 
 
 def read(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[pa.Table]:

@@ -8,7 +8,7 @@ key, which decides (:mod:`airflow_provider_raybatch.job.reuse.store.data`).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -122,6 +122,21 @@ def write(folder: Folder, path: str, entries: Entries) -> None:
         write_statistics=["key", "at", "until"],
     )
     folder.write(path, content)
+
+
+def in_segments(several: Iterable[Entries]) -> Iterator[Entries]:
+    """The same entries, each time as many as a segment has."""
+    waiting: list[Entries] = []
+    for some in several:
+        waiting.append(some)
+        if sum(map(len, waiting)) < ROWS_PER_SEGMENT:
+            continue
+        found, start = concat(waiting), 0
+        while len(found) - start >= ROWS_PER_SEGMENT:
+            yield found.take(slice(start, start := start + ROWS_PER_SEGMENT))
+        waiting = [found.take(slice(start, None))]
+    if rest := concat(waiting):
+        yield rest
 
 
 class Segment:

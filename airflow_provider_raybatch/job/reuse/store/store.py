@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,8 @@ import pyarrow as pa
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_MARK, STORE_WHOLE
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.request.key_array import Keys
+from airflow_provider_raybatch.job.request.key_array import Keys, range_of
+from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.reuse.store import compaction, data, segment
 from airflow_provider_raybatch.job.reuse.store.compaction import Compacted
 from airflow_provider_raybatch.job.reuse.store.data import StoredFile
@@ -22,16 +24,30 @@ from airflow_provider_raybatch.job.reuse.store.files import segment_file
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits, look_up, visit
 from airflow_provider_raybatch.job.reuse.store.segment import (
     FOREVER,
-    ROWS_PER_SEGMENT,
     Entries,
+    Int,
     Segment,
     by_key,
+    in_segments,
 )
 from airflow_provider_raybatch.job.reuse.store.size import StoreSize, size_of_store
 from airflow_provider_raybatch.storage.errors import StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
 Emit = Callable[[Notice], None]
+_RANGES = 64
+"""Ranges of keys, one of which is sorted in memory at a time: of 100 million rows, 1.6 million."""
+
+
+@dataclass(frozen=True)
+class _Added:
+    """Keys of rows that are stored, with the number of their file and their place in it."""
+
+    KIND: ClassVar[np.dtype[Any]] = np.dtype([("keys", "S16"), ("file", np.int32), ("row", np.int32)])
+
+    keys: Keys
+    file: Int
+    row: Int
 
 
 @dataclass(frozen=True)
@@ -131,23 +147,27 @@ class ResponseStore:
         interrupted one, it writes all rows again, and compaction drops the duplicates.
 
         :param tables: columns `key` (``binary(16)``) and `output` (a struct, of one type in all tables); rows
-            without output are failures and are skipped. Only the keys of all rows are held in memory.
+            without output are failures and are skipped. No memory depends on how many rows there are.
         :returns: how many rows were stored.
         """
         if self.holds(driver):
             return 0
         at = int(self.clock())
         with error_prefix("reuse"):
-            written = data.write(self.folder, driver, tables, at)
-            entries = by_key(self._entries(written, at))
-            for number, start in enumerate(range(0, len(entries), ROWS_PER_SEGMENT)):
-                path = segment_file(driver, at, number)
-                segment.write(self.folder, path, entries.take(slice(start, start + ROWS_PER_SEGMENT)))
+            files: list[str] = []
+            added = Partitions(_Added, _RANGES)
+            for path, keys in data.write(self.folder, driver, tables, at):
+                file: Int = np.full(len(keys), len(files), np.int32)
+                added.add(_Added(keys, file, np.arange(len(keys))), range_of(keys, _RANGES))
+                files.append(path)
+            entries = self._entries(added, files, at)
+            for number, some in enumerate(in_segments(entries)):
+                segment.write(self.folder, segment_file(driver, at, number), some)
             self.folder.write(
-                f"{STORE_DATA}/{driver}/{STORE_WHOLE}", json.dumps({"rows": len(entries)}).encode()
+                f"{STORE_DATA}/{driver}/{STORE_WHOLE}", json.dumps({"rows": len(added)}).encode()
             )
         self._compact_if_due()
-        return len(entries)
+        return len(added)
 
     def compact(self) -> Compacted:
         """Merge small segments, drop what expired, delete data that nothing points to."""
@@ -162,17 +182,13 @@ class ResponseStore:
         with error_prefix("reuse"):
             return size_of_store(self.folder, self.clock())
 
-    def _entries(self, written: list[tuple[str, Keys]], at: int) -> Entries:
-        counts = [len(keys) for _, keys in written]
+    def _entries(self, added: Partitions[_Added], files: Iterable[str], at: int) -> Iterator[Entries]:
+        """Sorted by key, a range of keys at a time."""
         until = FOREVER if self.max_age is None else int(min(FOREVER, at + self.max_age))
-        return Entries(
-            keys=np.concatenate([np.empty(0, dtype="S16"), *(keys for _, keys in written)]),
-            file=np.repeat(np.arange(len(written)), counts),
-            row=np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(count) for count in counts)]),
-            at=np.full(sum(counts), at),
-            until=np.full(sum(counts), until),
-            files=tuple(path for path, _ in written),
-        )
+        names = tuple(files)
+        for some in filter(lambda one: len(one.keys), added):
+            stored, ends = (np.full(len(some.keys), time) for time in (at, until))
+            yield by_key(Entries(some.keys, some.file, some.row, stored, ends, names))
 
     def _compact_if_due(self) -> None:
         try:

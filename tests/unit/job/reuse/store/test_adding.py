@@ -4,11 +4,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.job.reuse.store import data
+from airflow_provider_raybatch.job.request import key_array
+from airflow_provider_raybatch.job.reuse import partitions
+from airflow_provider_raybatch.job.reuse.store import compaction, data, segment
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.responses import DAY, START, Faulty, Shop, raising, table, write_much
@@ -39,6 +45,32 @@ def test_an_add_that_broke_off_is_finished_by_its_repetition(
     assert again.answers(range(30)) == {n: (f"to {n}", "s") for n in range(25)}
     size = again.store().size()
     assert (size.rows, size.data_files, size.segments) == (25, 3, 1)
+
+
+def test_memory_does_not_depend_on_how_many_rows_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = LocalFolder(str(tmp_path))
+    monkeypatch.setattr(compaction, "MANY", 100)
+    monkeypatch.setattr(partitions, "_MOST_IN_MEMORY", 400_000)
+    monkeypatch.setattr(segment, "ROWS_PER_SEGMENT", 10_000)
+    rows, at_once = 400_000, 10_000
+    output = pa.array([{"text": "x"}] * at_once)
+    random = np.random.default_rng(1)
+
+    def tables() -> Iterator[pa.Table]:
+        for _ in range(rows // at_once):
+            keys = np.frombuffer(random.bytes(16 * at_once), "S16")
+            yield pa.table({"key": key_array.to_arrow(keys), "output": output})
+
+    tracemalloc.start()
+    try:
+        assert Shop(folder).store().add("s", tables()) == rows
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(folder.list("v1/index")) == 40
+    assert peak < 20 * rows
 
 
 def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_rows_cross_files_row_groups_and_segments(local: Shop, monkeypatch: pyte
     monkeypatch.setattr(data, "ROWS_PER_FILE", 70)
     monkeypatch.setattr(data, "ROWS_PER_GROUP", 20)
     monkeypatch.setattr(segment, "ROWS_PER_GROUP", 30)
-    monkeypatch.setattr("airflow_provider_raybatch.job.reuse.store.store.ROWS_PER_SEGMENT", 100)
+    monkeypatch.setattr("airflow_provider_raybatch.job.reuse.store.segment.ROWS_PER_SEGMENT", 100)
     local.store().add("s", [table(range(333)), table(range(333, 340)), table(range(340, 500))])
     assert len(local.folder.list("v1/data/s")) == 500 // 70 + 1 + 1
     assert len(local.folder.list("v1/index")) == 5
