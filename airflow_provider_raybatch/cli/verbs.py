@@ -127,42 +127,6 @@ VERBS = (
         ),
     ),
     Verb(
-        name="status",
-        function="jobs:show_jobs",
-        summary="List the jobs of tasks on a cluster",
-        description=(
-            "List the jobs that tasks of any Airflow have submitted to the cluster of a connection, the "
-            "newest first, with their task, state, start in UTC, and duration."
-        ),
-        examples=("status", "status gpu_cluster --limit 0 --format jsonl"),
-        options=(
-            _CONN_ID,
-            Option(
-                "--limit", type=int, default=20, metavar="N", help="at most N jobs, default 20; 0 for all"
-            ),
-            _FORMAT,
-        ),
-    ),
-    Verb(
-        name="logs",
-        function="jobs:show_log",
-        summary="Show the log of a job",
-        description="Show the end of the log of a job's driver, as the log of its task shows it.",
-        examples=(
-            "logs raybatch-nightly-label-0123456789abcdef01234567-1",
-            "logs SUBMISSION_ID gpu_cluster --follow",
-        ),
-        options=(
-            Option("submission_id", metavar="SUBMISSION_ID", help="id of the job, which status lists"),
-            _CONN_ID,
-            Option("--lines", type=int, default=200, metavar="N", help="the last N lines, default 200"),
-            Option("--follow", action="store_true", help="show all lines, and new ones until the job ends"),
-            Option(
-                "--raw", action="store_true", help="also Ray's own lines, and the events behind sentences"
-            ),
-        ),
-    ),
-    Verb(
         name="engines",
         function="engines:show_engines",
         summary="List the warm engines of a cluster, or end them",

@@ -10,7 +10,7 @@ import uuid
 
 from cryptography.fernet import Fernet
 
-from airflow_provider_raybatch.cli.printed import PRINTED
+from airflow_provider_raybatch.cli.printed import PrintedOfJob
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
 from airflow_provider_raybatch.cluster.follow.poll import Followed, follow
@@ -186,7 +186,7 @@ async def test_a_preview_runs_the_shipped_function(ray_cluster, tmp_path, monkey
         job = await build_warm_engines_request(client, f"test-{uuid.uuid4().hex[:12]}", end=True)
         await client.submit(job)
     outcome = await follow_to_the_end(
-        ray_cluster.address, Followed(job.submission_id, poll_interval=0.5), PRINTED
+        ray_cluster.address, Followed(job.submission_id, poll_interval=0.5), PrintedOfJob()
     )
     assert outcome.state == "succeeded"
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.planning.enforce_eager import Workload, why_eager
 from airflow_provider_raybatch.job.planning.node_groups import (
     AutoscalerLimits,
     Resources,
@@ -20,6 +20,7 @@ from airflow_provider_raybatch.job.planning.node_groups import (
     request,
     times,
 )
+from airflow_provider_raybatch.job.row import Request
 
 _GPU_SEQUENCES, _CPU_SEQUENCES = 1024, 256
 """`max_num_seqs` as vLLM's LLM() takes it on a large GPU (an H200, vLLM 0.26) and on a CPU."""
@@ -45,7 +46,6 @@ class Plan:
     :param chunks_in_flight: chunks that Ray's own processor works on at once.
     :param reasons: the reason of each value, by name.
     :param spans_nodes: whether a replica's GPUs may lie on several nodes (vLLM's Ray executor).
-    :param eager: whether engines start without compiling the model.
     :param fewest_replicas: how many must have room before the job starts, and stay while rows are left. The
         others join when their nodes come, and leave when no rows are left for them. ``None`` for all.
     """
@@ -61,7 +61,6 @@ class Plan:
     fewest_replicas: int | None = None
     rows_in_engine: int = 1
     grows: bool = False
-    eager: bool = False
 
     @property
     def fewest(self) -> int:
@@ -82,7 +81,6 @@ class Plan:
             "rows_per_chunk": self.rows_per_chunk,
             "rows_in_engine": self.rows_in_engine,
             "chunks_in_flight": self.chunks_in_flight,
-            **({"enforce_eager": True} if self.eager else {}),
         }
         return {
             name: {"value": value, "reason": self.reasons.get(name, "")} for name, value in values.items()
@@ -97,7 +95,6 @@ class Plan:
             f"({self.reasons['replicas']}) for {count_of(rows, 'row')}; "
             f"{count_of(self.rows_per_chunk, 'row')} a chunk ({self.reasons['rows_per_chunk']}), "
             f"{count_of(self.rows_in_engine, 'row')} in an engine at a time"
-            + (f"; the model is not compiled ({self.reasons['enforce_eager']})" if self.eager else "")
         )
 
 
@@ -153,23 +150,30 @@ class Cluster:
         return self.autoscaler.replicas(asked, spans_nodes, heads)
 
 
-def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster, workload: Workload | None = None) -> Plan:
+def longest_response(spec: BatchInferenceSpec, requests: Sequence[Request]) -> int | None:
+    """The most output tokens of a response to the first rows; ``None`` if one may fill the context.
+
+    A row with another value than a number fails later, alone.
+    """
+    limits = [{**spec.sampling, **request.sampling}.get("max_tokens") for request in requests]
+    known = [limit for limit in limits if isinstance(limit, int)]
+    return max(known, default=None) if len(known) == len(limits) else None
+
+
+def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster, longest: int | None = None) -> Plan:
     """The plan.
 
     :param rows: rows still to be done.
-    :param workload: estimated from the first rows, if known.
+    :param longest: see :func:`longest_response`; by default the job's own limit.
     """
     gpus, why_gpus = _gpus(spec, cluster)
     spans_nodes, why_spans = _spans_nodes(spec, cluster, gpus)
     cpus, why_cpus = _cpus(spec, cluster, 1 if spans_nodes else gpus)
     asked = request(cpus, gpus, spec.accelerator_type)
     replicas, fewest, why_replicas = _replicas(spec, rows, cluster, asked, spans_nodes)
-    longest = workload.longest_response if workload else spec.sampling.get("max_tokens")
-    chunk, why_chunk = _rows_per_chunk(spec, rows, replicas, longest)
+    chunk, why_chunk = _rows_per_chunk(spec, rows, replicas, longest or spec.sampling.get("max_tokens"))
     in_flight, why_in_flight = _chunks_in_flight(spec, gpus, chunk)
     in_engine, why_in_engine = _rows_in_engine(spec, gpus)
-    of_a_replica = math.ceil(rows / (replicas if fewest is None else fewest))
-    eager = why_eager(spec, of_a_replica, _sequences(spec, gpus), workload) if gpus and workload else ""
     return Plan(
         replicas,
         cpus,
@@ -184,13 +188,11 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster, workload: Worklo
             "rows_per_chunk": why_chunk,
             "rows_in_engine": why_in_engine,
             "chunks_in_flight": why_in_flight,
-            "enforce_eager": eager,
         },
         spans_nodes,
         fewest,
         in_engine,
         grows=spec.rows_in_flight is None,
-        eager=bool(eager),
     )
 
 

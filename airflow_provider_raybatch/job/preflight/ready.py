@@ -33,7 +33,7 @@ from airflow_provider_raybatch.job.output.run_reports import RunReports
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning import cluster_view, plan
-from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
+from airflow_provider_raybatch.job.planning.plan import longest_response
 from airflow_provider_raybatch.job.preflight.engine_check import (
     Emit,
     check_engine,
@@ -209,7 +209,7 @@ def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample)
         return ModelCheck(digests=Digests(spec=spec.response_digest))
     _check_prices(spec, context.source.rows, emit)
     environment = credentials.environment(context.secrets)
-    launch.early(spec, environment, journal.folder, context.source.rows, workload_of(spec, requests))
+    launch.early(spec, environment, journal.folder, context.source.rows, longest_response(spec, requests))
     wait_for_engine_node(spec, journal.began_before(), emit, context.batch.check)
     context.start_up.ended("nodes")
     checked = check_engine(spec, requests, environment, emit, launch)

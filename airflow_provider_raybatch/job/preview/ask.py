@@ -18,7 +18,6 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.entry.process import Driver
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning import cluster_view, plan
-from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.engine_check import Emit, checked_model
@@ -29,7 +28,6 @@ from airflow_provider_raybatch.job.preview.refusals import Refusals
 from airflow_provider_raybatch.job.preview.rows import PreviewedRows
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node
-from airflow_provider_raybatch.job.run.launch import planned
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.warm_engines.engine_key import key_of
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry
@@ -51,8 +49,9 @@ def ask(
     """
     requests, fits = rows.requests(most), rows.fits
     asked = len(rows.read) if found.spec.steps else len(requests)
-    workload = workload_of(found.spec, asked_by_steps(found.spec.step_specs(), list(requests.values())))
-    made = plan.make(found.spec, max(1, asked), cluster_view.view(), workload)
+    of_steps = asked_by_steps(found.spec.step_specs(), list(requests.values()))
+    longest = plan.longest_response(found.spec, of_steps)
+    made = plan.make(found.spec, max(1, asked), cluster_view.view(), longest)
     sizing = replace(made, replicas=1, fewest_replicas=None)
     why_not = _why_not(found, asked, fits, sizing)
     if why_not or found.job is None or found.checked is None:
@@ -61,8 +60,6 @@ def ask(
     source, is_idle = _source(found.spec, found.job.environment, sizing)
     driver.emit(_announced(found.spec, sizing, asked, is_idle))
     model = checked_model(found.spec, found.checked)
-    if source is OWN_ENGINES:
-        model = planned(model, sizing)
     asking = Asking(found.job, model, source, requests, rows.read)
     options = {"num_cpus": 0 if is_idle else sizing.cpus, **source.replica_options(sizing)}
     return _waited_for(asking, options, driver, refusals)

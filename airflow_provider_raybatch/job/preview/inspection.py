@@ -23,7 +23,6 @@ from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
-from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
 from airflow_provider_raybatch.job.preflight.condition_check import check_conditions
 from airflow_provider_raybatch.job.preflight.engine_check import (
     check_engine,
@@ -293,7 +292,7 @@ def sized(found: Inspected, rows: int, refusals: Refusals) -> plan.Plan | None:
         return None
     spec = found.spec
     cluster = cluster_view.view()
-    sizing = plan.make(spec, rows, cluster, workload_of(spec, found.sampled.requests))
+    sizing = plan.make(spec, rows, cluster, plan.longest_response(spec, found.sampled.requests))
     seconds = fit.longest_wait(spec.cluster_wait, cluster.autoscaler is not None, False)
     verdict = fit.assess(sizing, cluster, cluster.autoscaler is not None or seconds > 0)
     if verdict.verdict == "never":

@@ -18,7 +18,6 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
-from airflow_provider_raybatch.job.planning.enforce_eager import Workload
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
@@ -42,7 +41,7 @@ class Launch(AbstractContextManager["Launch"]):
         self._has_begun = self._starts_soon = False
         self._model: CheckedModel | None = None
         self._spec: BatchInferenceSpec | None = None
-        self._workload: Workload | None = None
+        self._longest: int | None = None
 
     @property
     def began(self) -> float:
@@ -65,20 +64,20 @@ class Launch(AbstractContextManager["Launch"]):
         environment: dict[str, SecretStr],
         folder: Folder,
         rows: int,
-        workload: Workload | None = None,
+        longest: int | None = None,
     ) -> None:
         """Start replicas for all rows of the input, if the present nodes hold them.
 
         Not where a range of replicas depends on the rows that are left, nor where one spans nodes.
 
         :param folder: the destination.
-        :param workload: estimated from the first rows.
+        :param longest: see :func:`~airflow_provider_raybatch.job.planning.plan.longest_response`.
         """
-        self._spec, self._workload = spec, workload
+        self._spec, self._longest = spec, longest
         if spec.engine == ray_data_llm.NAME or not rows:
             return
         self._cluster = cluster_view.view()
-        sizing = plan.make(spec, rows, self._cluster, workload)
+        sizing = plan.make(spec, rows, self._cluster, longest)
         self._source = engine_source(spec, environment, sizing)
         is_fixed = sizing.fewest == sizing.replicas and not sizing.spans_nodes
         if is_fixed and fit.assess(sizing, self._cluster, autoscaling=False).verdict == "fits":
@@ -110,18 +109,13 @@ class Launch(AbstractContextManager["Launch"]):
         """Let engines start: the model is checked."""
         self._model = model
         if self._replicas is not None:
-            self._replicas.load(planned(model, self._replicas.plan))
+            self._replicas.load(model)
 
     def plan(self, spec: BatchInferenceSpec, rows: int) -> Plan:
-        """The plan for `rows` rows that are left. The number of replicas that have started stays.
-
-        Whether the engine compiles may still change: they import vLLM first.
-        """
+        """The plan for `rows` rows that are left. The number of replicas that have started stays."""
         if self._replicas is None:
-            return plan.make(spec, rows, cluster_view.view(), self._workload)
-        sizing, started = plan.make(spec, rows, self._cluster, self._workload), self._replicas.plan
-        if self._model is not None:
-            self._replicas.load(planned(self._model, sizing))
+            return plan.make(spec, rows, cluster_view.view(), self._longest)
+        sizing, started = plan.make(spec, rows, self._cluster, self._longest), self._replicas.plan
         reasons = {**sizing.reasons, "replicas": started.reasons["replicas"]}
         return replace(sizing, replicas=started.replicas, reasons=reasons)
 
@@ -130,7 +124,7 @@ class Launch(AbstractContextManager["Launch"]):
         if self._replicas is None:
             # The spec as the driver got it, so that late replicas look for the same warm engines.
             self._replicas = Replicas(self._spec or job.spec, job.environment, job.folder, sizing)
-            self._replicas.load(planned(self._model or CheckedModel(job.spec), sizing))
+            self._replicas.load(self._model or CheckedModel(job.spec))
         self._replicas.begin(job, sizing, work)
         self._has_begun = True
         return self._replicas
@@ -143,11 +137,3 @@ class Launch(AbstractContextManager["Launch"]):
             else:
                 self._replicas.release()
             self._replicas = None
-
-
-def planned(model: CheckedModel, sizing: Plan) -> CheckedModel:
-    """The model with the plan's engine arguments."""
-    if not sizing.eager:
-        return model
-    engine_args = {**model.spec.engine_args, "enforce_eager": True}
-    return replace(model, spec=model.spec.model_copy(update={"engine_args": engine_args}))

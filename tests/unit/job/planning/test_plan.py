@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.planning import fit
-from airflow_provider_raybatch.job.planning.enforce_eager import workload_of
-from airflow_provider_raybatch.job.planning.plan import Cluster, make
+from airflow_provider_raybatch.job.planning.plan import Cluster, longest_response, make
 from airflow_provider_raybatch.job.row import Request
 from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled, plan
 from tests.support.specs import spec
@@ -144,7 +143,7 @@ class TestPlan:
         limits = [{"max_tokens": one} if one else {} for one in [job, *rows]]
         asked = spec(engine="vllm", sampling=limits[0], sampling_column="sampling", **fields)
         requests = [Request(prompt="x", sampling=limit) for limit in limits[1:]]
-        made = make(asked, 100_000, Cluster((H200,)), workload_of(asked, requests))
+        made = make(asked, 100_000, Cluster((H200,)), longest_response(asked, requests))
         assert made.reasons["rows_per_chunk"] == chunk
 
     @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import ray
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.planning.enforce_eager import Workload
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
@@ -37,10 +36,9 @@ class Started:
 
     def __init__(self, spec: Any, environment: Any, folder: Any, plan: Plan) -> None:
         self.spec, self.plan, self.is_dismissed = spec, plan, False
-        self.loaded: list[Any] = []
 
     def load(self, model: CheckedModel) -> None:
-        self.loaded.append(model.spec.engine_args.get("enforce_eager"))
+        pass
 
     def begin(self, job: Any, plan: Plan, work: Any) -> None:
         pass
@@ -66,10 +64,8 @@ def asked(**fields: Any) -> BatchInferenceSpec:
     return submitted(**{"source": ["/in"], "prompt": "{row.x}", "destination": "/out", **VLLM, **fields})
 
 
-def started(
-    launch: Launch, rows: int = 1000, workload: Workload | None = None, **fields: Any
-) -> Started | None:
-    launch.early(asked(**fields), {}, LocalFolder("/out"), rows, workload)
+def started(launch: Launch, rows: int = 1000, **fields: Any) -> Started | None:
+    launch.early(asked(**fields), {}, LocalFolder("/out"), rows)
     found: Any = launch._replicas
     return found
 
@@ -99,13 +95,12 @@ def test_none_starts(nodes: list[dict[str, float]], fields: dict[str, Any]) -> N
 def test_late_replicas_want_the_same_engine(nodes: list[dict[str, float]]) -> None:
     """What warm engine they look for is decided by the spec before its model was checked."""
     launch, spec = Launch(), asked(replicas=(1, 4))
-    launch.early(spec, {}, LocalFolder("/out"), 1000, Workload(longest_response=8, characters=300))
+    launch.early(spec, {}, LocalFolder("/out"), 1000)
     checked = spec.model_copy(update={"engine_args": {"revision": "0123abc"}})
     launch.load(CheckedModel(checked))
     job: Any = SimpleNamespace(spec=checked, environment={}, folder=LocalFolder("/out"))
     found: Any = launch.replicas(job, launch.plan(checked, 1000), Input([], [], np.zeros(0, np.uint8)))
     assert found.spec is spec
-    assert found.loaded == [True]
 
 
 def _late(*_: Any, **__: Any) -> None:
@@ -209,19 +204,3 @@ def test_there_stay_as_many_as_have_started(nodes: list[dict[str, float]]) -> No
         assert found is not None
         assert not found.is_dismissed
     assert found.is_dismissed
-
-
-@pytest.mark.parametrize(
-    ("rows", "remaining", "loaded"),
-    [(20, 20, [True, True]), (100_000, 20, [None, True]), (100_000, 90_000, [None, None])],
-)
-def test_few_rows_are_not_compiled_for(
-    nodes: list[dict[str, float]], rows: int, remaining: int, loaded: list[bool | None]
-) -> None:
-    """Also where only the rows that are left are few, which is known after the engine's import has begun."""
-    launch = Launch()
-    found = started(launch, rows, Workload(longest_response=8, characters=300))
-    assert found is not None
-    launch.load(CheckedModel(asked()))
-    launch.plan(asked(), remaining)
-    assert found.loaded == loaded
