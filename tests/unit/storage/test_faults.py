@@ -96,7 +96,7 @@ def test_the_last_call_of_a_large_upload_may_be_lost(place: S3Folder, proxy: Fau
 
 
 def test_half_an_upload_is_not_seen(
-    healthy: S3Folder, place: S3Folder, proxy: FaultyS3, brief: retry.RetryLimits
+    healthy: S3Folder, place: S3Folder, proxy: FaultyS3, once: retry.RetryLimits
 ) -> None:
     proxy.choose = lambda call: Fault.ERROR_503 if "partNumber=2" in call.target else None
     with pytest.raises(StorageError):

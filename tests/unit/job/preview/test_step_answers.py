@@ -312,6 +312,7 @@ def test_each_step_is_shown_the_images_that_it_names(place: Place, tmp_path: Pat
 
 
 def test_a_column_of_images_that_holds_none_is_refused(place: Place) -> None:
+    pytest.importorskip("PIL")
     judge = {**JUDGE, "images": "number"}
     rows = [{**row, "number": number} for number, row in enumerate(ROWS)]
     _, end = place.preview(rows, 0, steps=[DRAFT, judge], sampling={"temperature": 0}, prompt=None)
@@ -335,6 +336,7 @@ def test_images_of_later_steps_are_looked_at_first(
     place: Place, references: list[str | None], when: Any, refusal: str, notice: str
 ) -> None:
     """Before earlier steps are paid for; also by the job."""
+    pytest.importorskip("PIL")
     rows = [{**row, "scan": one} for row, one in zip(ROWS, references, strict=False)]
     judge = {**JUDGE, "images": "scan", "when": [when] if when else []}
     fields = {"steps": [DRAFT, judge], "sampling": {"temperature": 0}, "prompt": None}

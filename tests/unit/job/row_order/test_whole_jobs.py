@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
+from collections import defaultdict
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
@@ -16,6 +16,17 @@ SLOTS = 4
 FIELDS: dict[str, Any] = {"rows_in_flight": SLOTS, "batch_size": 16, "preserve_order": True}
 PREFIXES = "many prompts begin alike; their rows are brought together first"
 LENGTHS = "rows have limits of their own; those with the longest answers come first"
+
+
+def spread(asked: list[str]) -> int:
+    """Rows between the first and the last one of a document, at most: so many the engine's cache must outlive.
+
+    Rows of two pulls may enter the engine in turn where the machine is busy.
+    """
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, document in enumerate(asked):
+        places[document].append(place)
+    return max(found[-1] - found[0] for found in places.values())
 
 
 def test_a_resume_brings_the_missing_rows_together(task: RepeatedTask) -> None:
@@ -34,7 +45,7 @@ def test_a_resume_brings_the_missing_rows_together(task: RepeatedTask) -> None:
     (engine,) = task.engines_of(manifest)
     asked = [prompt[:8] for prompt, _ in engine.asked]
     assert len(asked) == len(texts) - kept
-    assert len(list(itertools.groupby(asked))) < 1.3 * len(set(asked))
+    assert spread(asked) <= 32
 
 
 def test_first_steps_of_rows_that_begin_alike_come_together(task: RepeatedTask) -> None:
@@ -58,7 +69,7 @@ def test_first_steps_of_rows_that_begin_alike_come_together(task: RepeatedTask) 
     ]
     (engine,) = task.engines_of(manifest)
     drafts = [prompt[:8] for prompt, _ in engine.asked if not prompt.startswith("judge")]
-    assert len(list(itertools.groupby(drafts))) < 1.3 * len(set(drafts))
+    assert spread(drafts) <= 32
 
 
 def test_long_rows_begin_first(task: RepeatedTask) -> None:
