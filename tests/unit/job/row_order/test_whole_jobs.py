@@ -19,7 +19,7 @@ LENGTHS = "rows have limits of their own; those with the longest answers come fi
 
 
 def spread(asked: list[str]) -> int:
-    """Rows between the first and the last one of a document, at most: so many the engine's cache must outlive.
+    """Rows between the first and the last one of a document, at most: the engine's cache must outlive them.
 
     Rows of two pulls may enter the engine in turn where the machine is busy.
     """
