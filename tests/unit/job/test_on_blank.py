@@ -140,6 +140,7 @@ def test_rows_left_out_before_are_asked_where_they_should_be(place: EchoPlace) -
 
 
 def test_a_row_with_an_image_is_not_blank(place: EchoPlace) -> None:
+    pytest.importorskip("PIL")
     (place.root / "red.png").write_bytes(image_file())
     rows = [{"text": " ", "photo": photo} for photo in (str(place.root / "red.png"), None, "")]
     manifest = place.job(0, rows, on_blank="null", images="photo")
