@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_raybatch.cluster.follow.ray_lines import for_task_log
+from airflow_provider_raybatch.cluster.follow.log_tail import for_task_log
 from airflow_provider_raybatch.contract.event_line import MARKER
 from airflow_provider_raybatch.contract.text import clean
 

@@ -22,8 +22,12 @@ from airflow_provider_raybatch.contract.fan_out import FanOut, check_fan_out
 from airflow_provider_raybatch.contract.identity import Identity
 from airflow_provider_raybatch.contract.location import check_absolute, check_model_folder, plain, reads_into
 from airflow_provider_raybatch.contract.spec_arguments import VLLM_PROCESSOR
-from airflow_provider_raybatch.contract.step_columns import StepColumns, check_columns
-from airflow_provider_raybatch.contract.step_specs import check_adapters, fields_of
+from airflow_provider_raybatch.contract.step_specs import (
+    StepColumns,
+    check_adapters,
+    check_columns,
+    fields_of,
+)
 from airflow_provider_raybatch.contract.submission import Submission
 
 NOT_ARGUMENTS = frozenset({

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task a job belongs to, and the submission that runs it."""
+"""The task a job belongs to, the submission that runs it, and the token of a run."""
 
 from __future__ import annotations
 
+import re
+import uuid
 from typing import Literal
 
 from airflow_provider_raybatch.contract.base import ContractModel
@@ -53,3 +55,21 @@ class Submission(ContractModel):
     def run_id(self) -> str:
         """What the ids of all submissions of the task's run begin with, up to their number."""
         return self.submission_id.rpartition("-")[0]
+
+
+_NUMBERED = re.compile(r"try(\d+)-")
+
+
+def new_run_token(try_number: int) -> str:
+    """A token for a new run of a task.
+
+    :param try_number: of the attempt that begins the run. Airflow counts tries in its database and never
+        counts back while a DAG run exists, so a later run has a higher number, whatever the clocks say.
+    """
+    return f"try{try_number}-{uuid.uuid4()}"
+
+
+def run_number(run_token: str) -> int:
+    """What orders the runs of a task: the try that began the run; 0 for a token that names none."""
+    found = _NUMBERED.match(run_token)
+    return int(found.group(1)) if found else 0

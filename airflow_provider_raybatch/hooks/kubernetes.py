@@ -24,7 +24,7 @@ from airflow.sdk.log import amask_secret, mask_secret
 
 from airflow_provider_raybatch.cluster.jobs_api.tls import file_versions
 from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, default_paths, kubeconfig_server
-from airflow_provider_raybatch.cluster.kuberay.service_account import pod_server
+from airflow_provider_raybatch.cluster.kuberay.server import pod_server
 from airflow_provider_raybatch.coercion import boolean
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.exceptions import (

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobStatus
-from airflow_provider_raybatch.cluster.jobs_api.shared_client import shared_client
+from airflow_provider_raybatch.cluster.jobs_api.sharing import shared_client
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, latest_submission, stop_run
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 

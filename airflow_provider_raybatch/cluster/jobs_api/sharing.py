@@ -9,6 +9,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+
 Client = TypeVar("Client", bound=AbstractAsyncContextManager[Any])
 
 
@@ -44,3 +47,14 @@ async def shared(key: object, make: Callable[[], Client]) -> AsyncIterator[Clien
             if found.is_open:
                 # In a separate task, since Airflow cancels a trigger repeatedly until it has ended.
                 await asyncio.shield(asyncio.ensure_future(found.client.__aexit__(None, None, None)))
+
+
+@asynccontextmanager
+async def shared_client(address: ClusterAddress) -> AsyncIterator[RayJobsClient]:
+    """A client that followers with an equal address share; closed when the last of them leaves.
+
+    :raises SpecError: see :class:`RayJobsClient`.
+    """
+    key = "jobs_api", address.identity, await address.ca_bundle_version()
+    async with shared(key, lambda: RayJobsClient(address)) as client:
+        yield client

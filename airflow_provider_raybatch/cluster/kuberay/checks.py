@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay import kube_names
+from airflow_provider_raybatch.cluster.kuberay.given_spec import ray_version
 from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
 from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest, check_texts
-from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
 from airflow_provider_raybatch.coercion import from_text, positive_seconds, seconds, typed
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.cluster.kuberay.errors import ConflictError, Kube
 from airflow_provider_raybatch.cluster.kuberay.names import of_run, of_task
 from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, ClusterClaim, RayJobState, rayjob_state
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, seen_to_its_end
-from airflow_provider_raybatch.contract.run_token import run_number
+from airflow_provider_raybatch.contract.submission import run_number
 
 Answer = TypeVar("Answer")
 

@@ -16,14 +16,19 @@ from airflow_provider_raybatch.cluster.kuberay.given_spec import (
     check_plain,
     check_shape,
     given_spec,
+    ray_version,
     version_of,
 )
 from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
-from airflow_provider_raybatch.cluster.kuberay.merge import merged
 from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name, run_labels
-from airflow_provider_raybatch.cluster.kuberay.pods import SECURITY, head_group, overridden, worker_group
+from airflow_provider_raybatch.cluster.kuberay.pods import (
+    SECURITY,
+    head_group,
+    merged,
+    overridden,
+    worker_group,
+)
 from airflow_provider_raybatch.cluster.kuberay.rayjob import FINGERPRINT, NUMBER, RUN_TOKEN, ClusterClaim
-from airflow_provider_raybatch.cluster.kuberay.versions import ray_version
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import SpecError

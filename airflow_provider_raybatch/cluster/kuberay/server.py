@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a Kubernetes API server is, and how it is reached."""
+"""Where a Kubernetes API server is and how it is reached; also by the pod that this process runs in."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from airflow_provider_raybatch.cluster.jobs_api.access import Access
+from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesLoginError
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 
 
@@ -39,3 +44,65 @@ class ApiServer:
     def shown(self) -> str:
         """The url as it may stand in a message."""
         return shown_uri(self.url)
+
+
+FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes puts a pod's token, CA bundle and namespace."""
+
+_READ_AGAIN = 60.0
+"""Seconds; Kubernetes puts a new token there each hour, well before the old one expires."""
+
+
+def pod_server() -> ApiServer | None:
+    """The API server of this pod's cluster; ``None`` outside of pods. Reads files, so it blocks."""
+    folder = FOLDER
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    token, authority = folder / "token", folder / "ca.crt"
+    if not host or not port or not token.is_file() or not authority.is_file():
+        return None
+    try:
+        namespace = (folder / "namespace").read_text().strip()
+    except OSError:
+        namespace = ""
+    return ApiServer(
+        url=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+        access=Access(TokenFile(token), direct=True),
+        credentials="this pod's service account",
+        namespace=namespace or "default",
+        verify=str(authority),
+        inside=True,
+    )
+
+
+class TokenFile:
+    """A bearer token in a file that others replace."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._header: str | None = None
+        self._read_again = 0.0
+
+    @property
+    def identity(self) -> str:
+        """The path: all readers of the file share what it holds."""
+        return f"token {self._path}"
+
+    async def header(self) -> str | None:
+        """See :class:`~airflow_provider_raybatch.cluster.jobs_api.access.Login`."""
+        if self._header is None or time.monotonic() >= self._read_again:
+            try:
+                token = (await asyncio.to_thread(self._path.read_text)).strip()
+            except (OSError, UnicodeDecodeError) as error:
+                if self._header is not None:
+                    return self._header  # until the server refuses it
+                raise KubernetesLoginError(
+                    f"The service account's token {str(self._path)!r} can't be read ({error}); mount it into "
+                    "this pod (`automountServiceAccountToken: true`)."
+                ) from None
+            self._header, self._read_again = f"Bearer {token}", time.monotonic() + _READ_AGAIN
+        return self._header
+
+    def refused(self, header: str | None) -> None:
+        """See :class:`~airflow_provider_raybatch.cluster.jobs_api.access.Login`."""
+        if header == self._header:
+            self._header = None

@@ -1,16 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of tools without a model."""
+"""What an echo's answer has beside its text: calls, a reasoning, log probabilities, colours of images."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from zlib import crc32
 
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.contract.arguments.logprobs import are_asked
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, schemas_of
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.engine.echo_json import fitting
-from airflow_provider_raybatch.job.row import Completion
+from airflow_provider_raybatch.job.row import Completion, Response, TokenLogprobs
 
 
 class EchoTools:
@@ -38,3 +48,103 @@ class EchoTools:
         arguments = json.dumps(made or {}, ensure_ascii=False)
         call = {"name": name, "arguments": arguments}
         return Completion("", "tool_calls", max(1, len(arguments.split())), extra={TOOL_CALLS_COLUMN: [call]})
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """What comes before an answer.
+
+    :param room: words that are left for the answer; ``None`` for any number.
+    """
+
+    words: tuple[str, ...]
+    room: int | None
+
+    @classmethod
+    def about(cls, prompt_words: int, budget: int | None, most: int | None) -> Reasoning:
+        """The reasoning about a prompt.
+
+        :param budget: the most words that it may have.
+        :param most: the most words that it and the answer may have.
+        """
+        words = f"The prompt has {count_of(prompt_words, 'word')}.".split()[:budget]
+        return cls(tuple(words[:most]), None if most is None else most - len(words))
+
+    def alone(self, finish_reason: str) -> Completion:
+        """A completion that ended before its answer began."""
+        return Completion("", finish_reason, len(self.words), extra=self._extra)
+
+    def before(self, answer: Completion) -> Completion:
+        """The completion with its reasoning."""
+        tokens = answer.output_tokens + len(self.words)
+        return replace(answer, output_tokens=tokens, extra={**answer.extra, **self._extra})
+
+    @property
+    def _extra(self) -> dict[str, str | int]:
+        return {"reasoning": " ".join(self.words), "reasoning_tokens": len(self.words)}
+
+
+def added(response: Response, prompt: str, sampling: Mapping[str, Any]) -> Response:
+    """The response with the log probabilities that its request asks for.
+
+    :param sampling: parameters of the request.
+    """
+    if are_asked(sampling, "logprobs"):
+        most = int(sampling["logprobs"])
+        completions = tuple(
+            replace(one, extra={**one.extra, "logprobs": of_words(_generated(one), most)})
+            for one in response.completions
+        )
+        response = replace(response, completions=completions)
+    if are_asked(sampling, "prompt_logprobs"):
+        made = of_words(prompt.split(), int(sampling["prompt_logprobs"]), has_first=False)
+        response = replace(response, extra={**response.extra, "prompt_logprobs": made})
+    return response
+
+
+def _generated(completion: Completion) -> list[str]:
+    """As many words as the completion has tokens."""
+    before = str(completion.extra.get("reasoning") or "").split()
+    words, tokens = completion.text.split(), completion.output_tokens - len(before)
+    return [*before, *(words if len(words) == tokens else [completion.text] * tokens)]
+
+
+def of_words(words: Sequence[str], alternatives: int, has_first: bool = True) -> TokenLogprobs:
+    """Each word is the likeliest of its place, with a probability that a hash of it decides.
+
+    :param alternatives: how many of the likeliest words: the word itself, then it with a number.
+    :param has_first: whether the first word has a log probability; that of a prompt has none.
+    """
+    texts: dict[int, str] = {}
+    ids, logprobs = [], []
+    for word in words:
+        likely = [
+            word,
+            *(word if number == 1 else f"{word}#{number}" for number in range(1, alternatives + 1)),
+        ]
+        numbers = [crc32(one.encode(errors="replace")) >> 1 for one in likely]
+        texts.update(zip(numbers, likely, strict=True))
+        chance = 0.5 + numbers[0] % 1000 / 2001
+        rest = [chance, *(chance if n == 1 else (1 - chance) / 2**n for n in range(1, alternatives + 1))]
+        ids.append(numbers)
+        logprobs.append(list(map(math.log, rest)))
+    made = np.array(logprobs, np.float32).reshape(len(words), alternatives + 1)
+    found = np.array(ids, np.int32).reshape(len(words), alternatives + 1)
+    ranks: npt.NDArray[np.int32] = np.ones(len(words), np.int32)
+    if not has_first and len(words):
+        made[0], found[0, 1:], ranks[0] = np.nan, -1, 0
+    return TokenLogprobs(found, made, ranks, texts)
+
+
+def seen_in(pixels: Sequence[npt.NDArray[np.uint8]]) -> tuple[str, ...]:
+    """A word for each image, such as ``[640x480 #20a0ff]``; a blank in it does not part it.
+
+    :param pixels: of each image: height x width x 3, RGB.
+    """
+    return tuple(map(_word, pixels))
+
+
+def _word(pixels: npt.NDArray[np.uint8]) -> str:
+    height, width, _ = pixels.shape
+    red, green, blue = (round(float(mean)) for mean in pixels.mean(axis=(0, 1)))
+    return f"[{width}x{height} #{red:02x}{green:02x}{blue:02x}]"

@@ -117,9 +117,11 @@ def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: boo
     if isinstance(place, (S3Folder, HubFolder)):
         is_small = file.size <= (SMALL_FILE if ahead else _TINY_FILE)
         ranges = RangedFile(_as_listed(file, place), entry, whole=is_small)
-        return cast(BinaryIO, io.BufferedReader(ranges, REQUEST_BYTES) if ahead and not is_small else ranges)
+        return cast(
+            "BinaryIO", io.BufferedReader(ranges, REQUEST_BYTES) if ahead and not is_small else ranges
+        )
     _check_listed(file, place, path)
-    return place.open(path, file.size) if ahead else cast(BinaryIO, RangedFile(place, entry))
+    return place.open(path, file.size) if ahead else cast("BinaryIO", RangedFile(place, entry))
 
 
 def with_content(file: SourceFile, credentials: AwsCredentials | None) -> SourceFile:

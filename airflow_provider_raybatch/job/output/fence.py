@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_raybatch.contract.run_token import run_number
+from airflow_provider_raybatch.contract.submission import run_number
 
 
 def is_overtaken(token: str, claimed: Sequence[str]) -> bool:

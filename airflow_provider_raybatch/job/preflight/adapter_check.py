@@ -25,8 +25,8 @@ from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.planning.lora_sizes import lora_args
 from airflow_provider_raybatch.job.preflight.adapter_digest import CONFIG, WEIGHTS, adapter_digest
-from airflow_provider_raybatch.job.preflight.model_bucket import by_own_identity
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of, refuse_out_of_reach
+from airflow_provider_raybatch.job.preflight.model_loader import by_own_identity
 from airflow_provider_raybatch.job.preflight.model_version import hub_token
 
 MOST_RANK = 512

@@ -40,9 +40,8 @@ from airflow_provider_raybatch.job.preflight.adapter_check import (
 )
 from airflow_provider_raybatch.job.preflight.image_check import check_images, refuse_text_model
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
-from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_files import files_of
-from airflow_provider_raybatch.job.preflight.model_loader import check_loader
+from airflow_provider_raybatch.job.preflight.model_loader import check_bucket, check_loader, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_look import no_text, refuse_by_files, refuse_missing
 from airflow_provider_raybatch.job.preflight.model_version import hub_token, model_digest
 from airflow_provider_raybatch.job.preflight.pinned import pinned_revisions

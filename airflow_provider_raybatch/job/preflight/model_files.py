@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.job.input.hub_http import PING, refuse_silent_hub
-from airflow_provider_raybatch.job.preflight.model_bucket import is_in_bucket
+from airflow_provider_raybatch.job.preflight.model_loader import is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_version import TIMEOUT, is_elsewhere, is_offline
 from airflow_provider_raybatch.storage.folder import folder
 

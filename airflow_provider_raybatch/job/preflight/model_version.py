@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.digest import hex_digest
-from airflow_provider_raybatch.job.preflight.model_bucket import is_in_bucket, objects_digest
+from airflow_provider_raybatch.job.preflight.model_loader import is_in_bucket, objects_digest
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 """A commit of the hub's, as a whole text."""
@@ -154,7 +154,7 @@ def model_digest(name: str, revision: str) -> str:
 
     In a folder, by names, sizes and content of its files; samples of large ones do, since weights that were
     trained further differ everywhere. On the hub, by name and commit. In a bucket, see
-    :func:`~airflow_provider_raybatch.job.preflight.model_bucket.objects_digest`.
+    :func:`~airflow_provider_raybatch.job.preflight.model_loader.objects_digest`.
     """
     if is_in_bucket(name):
         return objects_digest(name)

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring completions of earlier steps into the order of the answers about them: good ones first, best first.
+"""Completions of earlier steps: a step asks about each, and the answers put them in order, the best first.
 
 A row's response is its first completion. So once a judge has ranked the drafts, the row has the best draft.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from airflow_provider_raybatch.job.input.table import one_array
+from airflow_provider_raybatch.job.request.render import Render
+from airflow_provider_raybatch.job.row import RenderError, Request
 from airflow_provider_raybatch.job.steps.columns import columns_of
 from airflow_provider_raybatch.job.steps.way import InChunk, by_chunk
 from airflow_provider_raybatch.job.tasks.base import Task
-from airflow_provider_raybatch.job.tasks.completions import Order, order_of, orders_of, reordered
+from airflow_provider_raybatch.job.tasks.completions import Completions, Order, order_of, orders_of, reordered
 from airflow_provider_raybatch.job.work import Job
 
 
@@ -63,3 +66,32 @@ def _outputs(task: Task, answers: pa.Table) -> pa.StructArray:
     return pa.StructArray.from_arrays(
         [one_array(answers[task.names[field.name]]) for field in fields], fields=fields
     )
+
+
+def renderer_of(step: Job) -> Render:
+    """What turns a row into the request of a step, or into its requests.
+
+    In each of these, the columns of all steps whose completions belong together are those of one completion.
+
+    :raises PreflightError: a user's function can't be imported.
+    """
+    base, asked = step.task.renderer(), step.spec.asked_step
+    if asked is None or asked.step.each is None:
+        return base
+    family = {name: Completions(one.spec) for name, one in step.family.items()}
+    of = asked.step.each
+
+    def render(row: Mapping[str, Any]) -> Request:
+        places = family[of].places(row)
+        if not places:
+            raise RenderError(
+                f"step {of!r} was not asked about this row, so it has no completions; give the step that "
+                "asks about each of them a condition (when)"
+            )
+        each = tuple(base({**row, **_at(place, row)}) for place in places)
+        return Request(each=each, places=tuple(places))
+
+    def _at(place: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for one in family.values() for name, value in one.columns(row, place).items()}
+
+    return render

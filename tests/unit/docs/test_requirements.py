@@ -10,7 +10,7 @@ import tomllib
 import pytest
 import yaml
 
-from airflow_provider_raybatch.cluster.kuberay import versions
+from airflow_provider_raybatch.cluster.kuberay import given_spec
 from airflow_provider_raybatch.hooks.connection import DASHBOARD_PORT
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight import model_check
@@ -45,7 +45,7 @@ def test_oldest_versions_are_those_that_are_refused() -> None:
     assert row(REQUIREMENTS, "Airflow")[0] == oldest("apache-airflow", PROJECT["dependencies"])
     assert PROJECT["requires-python"].startswith(">=" + row(REQUIREMENTS, "Python on Airflow's side")[0])
     ray, vllm = row(REQUIREMENTS, "Ray")[0], row(REQUIREMENTS, "vLLM")[0]
-    assert cluster_view._OLDEST_RAY == versions.OLDEST_RAY == tuple(map(int, ray.split(".")))
+    assert cluster_view._OLDEST_RAY == given_spec.OLDEST_RAY == tuple(map(int, ray.split(".")))
     assert tuple(map(int, vllm.split("."))) == model_check._OLDEST_VLLM
     assert (ray, vllm) == (oldest("ray", extras["embedded"]), oldest("vllm", extras["embedded-gpu"]))
     assert row(REQUIREMENTS, "pyarrow on the cluster")[0].split(",")[0] == oldest(

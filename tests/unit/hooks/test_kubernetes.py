@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from airflow.sdk._shared.secrets_masker import redact
 
-from airflow_provider_raybatch.cluster.kuberay import kubeconfig, service_account
+from airflow_provider_raybatch.cluster.kuberay import kubeconfig
 from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesLoginError
 from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, kubeconfig_server
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
@@ -41,7 +41,7 @@ def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder.mkdir()
     for name, text in {"token": "pod-token\n", "ca.crt": "pem", "namespace": "airflow"}.items():
         (folder / name).write_text(text)
-    monkeypatch.setattr(service_account, "FOLDER", folder)
+    monkeypatch.setattr("airflow_provider_raybatch.cluster.kuberay.server.FOLDER", folder)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     return folder

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.events import Committed, Event, Failed, Phase, Progress, line
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.run_token import run_number
+from airflow_provider_raybatch.contract.submission import run_number
 from airflow_provider_raybatch.job.control.control import Control
 from tests.support.fake_ray import summary
 

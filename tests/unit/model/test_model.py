@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.run_token import new_run_token
+from airflow_provider_raybatch.contract.submission import new_run_token
 
 from .exploring import POWER, STRIDE, at, thorough
 from .job import ROWS, Killed, World

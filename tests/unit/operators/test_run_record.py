@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]
 
-from airflow_provider_raybatch.contract.run_token import run_number
+from airflow_provider_raybatch.contract.submission import run_number
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.operators import run_record
 from airflow_provider_raybatch.operators.run_record import (

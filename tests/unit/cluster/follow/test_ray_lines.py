@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.cluster.follow.ray_lines import for_task_log
+from airflow_provider_raybatch.cluster.follow.log_tail import for_task_log
 from airflow_provider_raybatch.contract.text import clean
 
 BATCH = """\

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
-from airflow_provider_raybatch.cluster.jobs_api.shared_client import shared_client
+from airflow_provider_raybatch.cluster.jobs_api.sharing import shared_client
 from airflow_provider_raybatch.contract.failures import SpecError
 
 ADDRESS = ClusterAddress("http://h", token="one", headers={"X-A": "1"}, cookies={"sid": "1"})

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.cluster.kuberay import errors, service_account
+from airflow_provider_raybatch.cluster.kuberay import errors
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
 from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
-from airflow_provider_raybatch.cluster.kuberay.service_account import pod_server
+from airflow_provider_raybatch.cluster.kuberay.server import pod_server
 from tests.support.kubernetes.access import Webhook
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.credentials import tls_for, write_service_account
@@ -58,7 +58,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
     with serving(kubernetes, tls=context) as web:
         kubernetes.access.grant("pod", token="pod-token")
         folder = write_service_account(tmp_path / "account", "pod-token", authority)
-        monkeypatch.setattr(service_account, "FOLDER", folder)
+        monkeypatch.setattr("airflow_provider_raybatch.cluster.kuberay.server.FOLDER", folder)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(web.port))
         yield Pod(web)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.cluster.kuberay.merge import merged
+from airflow_provider_raybatch.cluster.kuberay.pods import merged
 from airflow_provider_raybatch.contract.failures import SpecError
 
 BASE = {

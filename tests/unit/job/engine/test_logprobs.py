@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.engine.echo_logprobs import of_words
+from airflow_provider_raybatch.job.engine.echo_tools import of_words
 from airflow_provider_raybatch.job.engine.logprobs import LogprobReader
 from airflow_provider_raybatch.job.row import Completion, Response
 from tests.support.chat_models import MODELS

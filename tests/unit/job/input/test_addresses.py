@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.job.input.addresses import Reach, reach_of
+from airflow_provider_raybatch.job.input.guarded_http import Reach, reach_of
 
 ADDRESSES = {
     Reach.PUBLIC: ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1"],

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.run_token import new_run_token
+from airflow_provider_raybatch.contract.submission import new_run_token
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.storage.errors import StorageError

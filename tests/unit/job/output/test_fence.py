@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.contract.run_token import new_run_token
+from airflow_provider_raybatch.contract.submission import new_run_token
 from airflow_provider_raybatch.job.output.fence import is_overtaken
 
 ONE, TWO, THREE = (new_run_token(number) for number in (1, 2, 3))

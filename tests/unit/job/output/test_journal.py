@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.contract.layout import JOURNAL
-from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.contract.submission import new_run_token
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.preflight.ready import JobContext, make_ready
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
-from airflow_provider_raybatch.contract.run_token import new_run_token
+from airflow_provider_raybatch.contract.submission import new_run_token
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.storage import retry

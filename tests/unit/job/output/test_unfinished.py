@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.layout import task_folder
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.report import Report
-from airflow_provider_raybatch.contract.run_token import new_run_token
+from airflow_provider_raybatch.contract.submission import new_run_token
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.series import Series
