@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO, cast
 
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.batches.validation import Checked, FileLimits, validate
+from airflow_provider_raybatch.batches.validation import CheckedFile, FileLimits, validate
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.batch_api.ids import is_batch_id
 from airflow_provider_raybatch.contract.batch_api.records import BatchError, BatchRecord, StoredPiece
@@ -48,7 +48,7 @@ def asked_batch(store: BatchStore, conf: object, *, run_id: str, dag_id: str, mo
     return record
 
 
-def checked_input(store: BatchStore, record: BatchRecord, limits: FileLimits) -> Checked:
+def checked_input(store: BatchStore, record: BatchRecord, limits: FileLimits) -> CheckedFile:
     """Read the whole input of a batch once, and check each line.
 
     :raises StorageError: the storage does not answer.
@@ -59,7 +59,7 @@ def checked_input(store: BatchStore, record: BatchRecord, limits: FileLimits) ->
             message="The input file was deleted before the batch began; upload it again.",
             param="input_file_id",
         )
-        return Checked(0, None, [error])
+        return CheckedFile(0, None, [error])
     with io.BufferedReader(_Pieces(store, record.input), _BLOCK) as content:
         return validate(
             cast("BinaryIO", content), endpoint=record.endpoint, model=record.model, limits=limits

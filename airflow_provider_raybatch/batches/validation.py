@@ -79,7 +79,7 @@ STRICT_LIMITS = FileLimits(max_requests=50_000, max_bytes=200_000_000, max_input
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedFile:
     """What the check of a file found.
 
     :param lines: requests up to where it stopped; with no errors, those of the file.
@@ -94,7 +94,7 @@ class Checked:
 
 def validate(
     content: BinaryIO, *, endpoint: str, model: str | None, limits: FileLimits | None = None
-) -> Checked:
+) -> CheckedFile:
     """Check a file from the current position of `content` on.
 
     :param endpoint: of the batch, which each line must have as its `url`.
@@ -109,7 +109,7 @@ def validate(
     return check.ended(not line)
 
 
-def check_start(content: BinaryIO, *, endpoint: str, most: int = LONGEST_SERVED_LINE) -> Checked:
+def check_start(content: BinaryIO, *, endpoint: str, most: int = LONGEST_SERVED_LINE) -> CheckedFile:
     """Check a file up to the first line that names a model, in bounded time and memory, for a server.
 
     Of a line that is cut or has more than 4 MiB only the model is looked up; the job's check reads it.
@@ -205,14 +205,14 @@ class _FileCheck:
         self._fault(_Problem(code, f"The file {has} more than {count_of(most, noun)}; split it."))
         return False
 
-    def ended(self, at_end: bool) -> Checked:
+    def ended(self, at_end: bool) -> CheckedFile:
         """What was found.
 
         :param at_end: whether this was the whole file.
         """
         if at_end and not self._requests:
             self._fault(_Problem("empty_file", "The file has no requests; write one JSON object a line."))
-        return Checked(self._requests, self.model, self._first_errors())
+        return CheckedFile(self._requests, self.model, self._first_errors())
 
     def _first_errors(self) -> list[BatchError]:
         """The first errors of what was read, ids that are there twice among them."""

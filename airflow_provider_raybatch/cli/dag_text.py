@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_raybatch.cli.file_columns import Columns
+from airflow_provider_raybatch.cli.file_columns import FileColumns
 from airflow_provider_raybatch.contract.row_template import placeholder
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.operators.arguments import build_spec
@@ -19,7 +19,7 @@ _RUN = "{{ dag_run.run_after | ts_nodash }}"
 
 
 @dataclass(frozen=True)
-class Question:
+class DagQuestion:
     """What the DAG asks, and about which rows.
 
     :param name: of letters, digits and underscores.
@@ -30,7 +30,7 @@ class Question:
 
     name: str
     source: str
-    columns: Columns
+    columns: FileColumns
     asked: Sequence[str]
     destination: str
     model: str | None
@@ -99,7 +99,7 @@ class Question:
         }
 
 
-def dag_text(question: Question) -> str:
+def dag_text(question: DagQuestion) -> str:
     """The DAG file.
 
     :raises SpecError: the operator refuses an argument, such as a path with a Jinja expression.
@@ -108,7 +108,7 @@ def dag_text(question: Question) -> str:
     return "\n".join(_lines(question)) + "\n"
 
 
-def _lines(question: Question) -> Iterator[str]:
+def _lines(question: DagQuestion) -> Iterator[str]:
     given = question.arguments()
     rows = count_of(question.columns.rows, "row")
     yield f"# Written by `raybatch init` for a file of {rows}, which has these columns:"
@@ -142,7 +142,7 @@ def _lines(question: Question) -> Iterator[str]:
     yield f"{question.dag_id}()"
 
 
-def _comments(question: Question) -> dict[str, Sequence[str]]:
+def _comments(question: DagQuestion) -> dict[str, Sequence[str]]:
     """What to change next, above the argument."""
     return {
         "source": (

@@ -45,7 +45,7 @@ _START_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Columns:
+class FileColumns:
     """What a file has.
 
     :param texts: names of columns with text in them, the longest texts first, without ids, images and much
@@ -92,7 +92,7 @@ class Columns:
         return found
 
 
-def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentials | None) -> Columns:
+def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentials | None) -> FileColumns:
     """Columns and rows of a file.
 
     :raises SpecError: it has no rows, or no column that a prompt can name.
@@ -122,7 +122,7 @@ def columns_of(source: str, kind: SourceFormat | None, credentials: AwsCredentia
     return found
 
 
-def _columns(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> Columns:
+def _columns(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> FileColumns:
     """All columns by what they hold, and the first rows, none of large Parquet files."""
     from airflow_provider_raybatch.job.input.reader import Reader
     from airflow_provider_raybatch.job.input.survey import cut
@@ -132,7 +132,7 @@ def _columns(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials |
     if listing.format == "parquet" and schema is not None and listing.files[0].size > _SAMPLED_PARQUET:
         texts = [one.name for one in schema if _is_text(one.type) and not _ID_NAME.fullmatch(one.name)]
         images = [one.name for one in schema if holds_bytes(one.type)]
-        return Columns(surveyed.rows, list(schema.names), texts, images, ())
+        return FileColumns(surveyed.rows, list(schema.names), texts, images, ())
     first = Reader(listing, None, credentials).read(cut(surveyed, _FIRST_ROWS, _FIRST_ROWS)[0]).rows
     rows = [row for row in first if isinstance(row, dict)]
     in_rows = dict.fromkeys(name for row in rows for name in row)
@@ -146,7 +146,7 @@ def _columns(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials |
     least = max(1, max(words.values(), default=0) // _LEAST_PART)
     texts = sorted((name for name in others if words[name] >= least), key=lambda name: -words[name])
     hosts = sorted({urlsplit(url).hostname or "" for url in urls})
-    return Columns(surveyed.rows, names, texts or others, images, hosts, first)
+    return FileColumns(surveyed.rows, names, texts or others, images, hosts, first)
 
 
 def _are_ids(name: str, values: Sequence[Any]) -> bool:

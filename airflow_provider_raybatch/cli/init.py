@@ -10,7 +10,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from airflow_provider_raybatch.cli.connection import s3_access
-from airflow_provider_raybatch.cli.dag_text import Question, dag_text
+from airflow_provider_raybatch.cli.dag_text import DagQuestion, dag_text
 from airflow_provider_raybatch.cli.file_columns import columns_of
 from airflow_provider_raybatch.cli.paths import absolute, absolute_folder
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -36,7 +36,7 @@ def write_dag(options: Namespace) -> None:
         raise SpecError(f"embed: {source} has no column with text; leave --embed out.")
     name = _name_of(source)
     path = Path(options.output or f"{name}_dag.py")
-    question = Question(
+    question = DagQuestion(
         name=name,
         source=source,
         columns=found,
@@ -62,7 +62,7 @@ def write_dag(options: Namespace) -> None:
     _tell(question, path)
 
 
-def _tell(question: Question, path: Path) -> None:
+def _tell(question: DagQuestion, path: Path) -> None:
     found, quoted = question.columns, shlex.quote(str(path))
     columns = f"{count_of(found.rows, 'row')}, {count_of(len(found.names), 'column')}"
     print(f"Wrote {path}: {columns}; {question.shown}.")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_provider_raybatch.cli.paths import absolute
-from airflow_provider_raybatch.cli.reports import Wanted, find_report
+from airflow_provider_raybatch.cli.reports import WantedReport, find_report
 from airflow_provider_raybatch.cli.task_of import batch_task
 from airflow_provider_raybatch.cli.task_options import TASK_OPTIONS
 from airflow_provider_raybatch.cli.terminal import Row, cell, json_line, print_table, steady
@@ -50,7 +50,7 @@ def show_report(options: Namespace) -> None:
 
 
 def _report(options: Namespace) -> Report:
-    wanted = Wanted(run_id=options.run)
+    wanted = WantedReport(run_id=options.run)
     if options.place is not None:
         if options.dag is not None:
             raise SpecError("dag: a place was given as well; give one of both.")

@@ -32,7 +32,7 @@ _MOST_RUNS = 100
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedReport:
     """Which of several reports; ``None`` for any."""
 
     run_id: str | None = None
@@ -51,7 +51,7 @@ class Wanted:
         return all(wanted is None or wanted == found for wanted, found in pairs)
 
 
-def find_report(place: str, aws_conn_id: str | None, wanted: Wanted) -> Report:
+def find_report(place: str, aws_conn_id: str | None, wanted: WantedReport) -> Report:
     """The newest report that fits.
 
     :param place: a destination, a folder with destinations of runs, or the uri of a manifest or a report.
@@ -61,7 +61,7 @@ def find_report(place: str, aws_conn_id: str | None, wanted: Wanted) -> Report:
     return quietly_with(aws_conn_id, lambda: _find(place, aws_conn_id, wanted))
 
 
-def _find(place: str, aws_conn_id: str | None, wanted: Wanted) -> Report:
+def _find(place: str, aws_conn_id: str | None, wanted: WantedReport) -> Report:
     credentials = s3_credentials(place, aws_conn_id)
 
     def opened(uri: str) -> Folder:
@@ -98,7 +98,7 @@ def _read(place: Folder, path: str) -> Report:
     return parse_report(place.read(path), f"report: {place.uri}/{path}")
 
 
-def _newest(place: Folder, wanted: Wanted) -> Report | None:
+def _newest(place: Folder, wanted: WantedReport) -> Report | None:
     """The newest report in a destination, whether its job has published a dataset or not."""
     entries = [entry for entry in _journal(place) if wanted.fits(entry.owner)]
     found: list[tuple[str, Report | str]] = [(one.created_at, one) for one in _written(place, wanted)]
@@ -110,8 +110,8 @@ def _newest(place: Folder, wanted: Wanted) -> Report | None:
     return _committed(place, newest) if isinstance(newest, str) else newest
 
 
-def _newest_manifest(place: Folder, wanted: Wanted, entries: Sequence[JournalEntry]) -> str | None:
-    if wanted == Wanted():
+def _newest_manifest(place: Folder, wanted: WantedReport, entries: Sequence[JournalEntry]) -> str | None:
+    if wanted == WantedReport():
         return None if place.head(NEWEST_MANIFEST) is None else NEWEST_MANIFEST
     for entry in entries:
         if entry.kind == "commit" and entry.published is not None:
@@ -137,7 +137,7 @@ def _committed(place: Folder, file: str) -> Report:
     return _read(place, path)
 
 
-def _written(place: Folder, wanted: Wanted) -> Iterator[Report]:
+def _written(place: Folder, wanted: WantedReport) -> Iterator[Report]:
     """Reports of runs without a dataset, as their jobs wrote them."""
     for name in subfolders(place, PARTS)[-_MOST_RUNS:]:
         path = f"{PARTS}/{name}/{REPORT_DATA}"

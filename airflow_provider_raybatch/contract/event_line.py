@@ -47,7 +47,7 @@ _WORDS = (
 )
 
 
-class Found(NamedTuple):
+class FoundEvent(NamedTuple):
     """The document of a line that the job's driver has written, and its number there."""
 
     number: int
@@ -69,7 +69,7 @@ def write(text: str, document: str, key: str, number: int) -> str:
     return f"{sentence} {MARKER}{header} {sign(key, _PURPOSE, _signed(header, body, sentence))} {body}"
 
 
-def read(line: str, key: str) -> Found | None:
+def read(line: str, key: str) -> FoundEvent | None:
     """What the event in a line says, ``None`` if the key has signed none."""
     # Of the last marker alone: output before the event may lack its line feed, and have markers.
     before, marker, rest = line.rpartition(MARKER)
@@ -80,7 +80,7 @@ def read(line: str, key: str) -> Found | None:
     if not is_signed(key, _PURPOSE, _signed(f"{number} {length}", body, sentence), signature):
         return None
     document = body if body.startswith("{") else _inflated(body, sentence)
-    return None if document is None else Found(int(number), document)
+    return None if document is None else FoundEvent(int(number), document)
 
 
 def start_of_event(line: bytes) -> int | None:

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import plan
-from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.planning.plan import ClusterView, Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.replica import prefetcher, process_parts
 from airflow_provider_raybatch.job.replica import replica as replica_module
@@ -46,7 +46,7 @@ from airflow_provider_raybatch.job.work import work as work_of
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.specs import asking, submitted
 
-CLUSTER = Cluster(({"CPU": 2.0},))
+CLUSTER = ClusterView(({"CPU": 2.0},))
 
 
 class Board(Coordinator):

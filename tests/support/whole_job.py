@@ -23,7 +23,7 @@ from airflow_provider_raybatch.job import driver as run_module
 from airflow_provider_raybatch.job.monitor.replica_progress import Reporter
 from airflow_provider_raybatch.job.phases import publishing, reusing
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.planning.plan import ClusterView, Plan
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica import row_images
@@ -52,7 +52,7 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ray, "init", lambda **_: None)  # Ray calls it where a call needs a cluster
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
     patch.setattr(Reporter, "_run", lambda *_: None)
-    patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
+    patch.setattr(cluster_view, "view", lambda: ClusterView(({"CPU": 2.0},)))
     for module in (replica_module, worker_module):
         patch.setattr(module, "os", SimpleNamespace(getpid=os.getpid, _exit=_end))
     for module in (row_images, regroup):

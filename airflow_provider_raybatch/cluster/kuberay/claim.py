@@ -35,7 +35,7 @@ from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, RayJobState, rayjob_state
 from airflow_provider_raybatch.cluster.submit.resolve import (
     Action,
-    Decision,
+    Resolution,
     SubmissionKey,
     seen_to_its_end,
     stale,
@@ -159,7 +159,7 @@ async def _decided(api: KubernetesApi, key: SubmissionKey, plan: ClusterPlan, le
 def _refusal(decision: ClusterDecision) -> ClusterError:
     if decision.foreign:
         return ForeignClusterError(f"{decision.reason}; delete it, and clear the task.")
-    return stale(Decision(decision.action, decision.reason))
+    return stale(Resolution(decision.action, decision.reason))
 
 
 async def _end(

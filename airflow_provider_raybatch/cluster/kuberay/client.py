@@ -16,7 +16,7 @@ from airflow_provider_raybatch.cluster.kuberay.api import Kind, Manifest
 from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesUnreachableError
 from airflow_provider_raybatch.cluster.kuberay.refusals import Asked, refusal_error
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
-from airflow_provider_raybatch.cluster.kuberay.session import RETRIES, Call, RefusedError, Session
+from airflow_provider_raybatch.cluster.kuberay.session import RETRIES, Call, RefusedRequestError, Session
 
 _OLDER, _NEWER = "v1beta1", "v1beta2"
 """Versions of Kueue's API: servers have the first, the second, or both."""
@@ -91,7 +91,7 @@ class KubernetesClient:
         call = Call("POST", self._path(kind), asked, params, dict(manifest), repeat=dry_run)
         try:
             return await self._session.send(call)
-        except RefusedError as refused:
+        except RefusedRequestError as refused:
             raise refusal_error(self.server, asked, refused.refusal) from None
 
     async def get(self, kind: Kind, name: str) -> Manifest | None:
@@ -108,7 +108,7 @@ class KubernetesClient:
         for _ in range(_LISTINGS):
             try:
                 return await self._pages(path, asked, params)
-            except RefusedError as refused:
+            except RefusedRequestError as refused:
                 if refused.refusal.code == 404 and _OLDER in path:
                     path = path.replace(_OLDER, _NEWER)
                 elif refused.refusal.code != 410:
@@ -160,7 +160,7 @@ class KubernetesClient:
         asked = Asked("create", "SelfSubjectAccessReview", "", self.namespace)
         try:
             answer = await self._session.send(Call("POST", _REVIEWS, asked, body=review))
-        except RefusedError:
+        except RefusedRequestError:
             return True
         return bool((answer.get("status") or {}).get("allowed"))
 
@@ -171,7 +171,7 @@ class KubernetesClient:
     async def _named(self, call: Call) -> Manifest | None:
         try:
             return await self._session.send(call)
-        except RefusedError as refused:
+        except RefusedRequestError as refused:
             if refused.refusal.no_such_object(call.asked):
                 return None
             raise refusal_error(self.server, call.asked, refused.refusal) from None

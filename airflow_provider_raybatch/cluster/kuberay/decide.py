@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
 from airflow_provider_raybatch.cluster.kuberay.rayjob import RayJobState
-from airflow_provider_raybatch.cluster.submit.resolve import Action, Decision, by_arguments, decide
+from airflow_provider_raybatch.cluster.submit.resolve import Action, Resolution, by_arguments, decide
 from airflow_provider_raybatch.contract.submission import OnStaleState
 
 FIRST_CLUSTER = "the first cluster of this run"
@@ -66,18 +66,18 @@ def decide_cluster(
 
 def _decide_latest(
     latest: RayJobState | None, fingerprint: str, on_stale_state: OnStaleState, finished: bool
-) -> Decision:
+) -> Resolution:
     if latest is None:
-        return Decision(Action.SUBMIT, FIRST_CLUSTER)
+        return Resolution(Action.SUBMIT, FIRST_CLUSTER)
     name = f"RayJob {latest.name}"
     if latest.deleting:
-        return Decision(Action.WAIT, f"{name} is being deleted")
+        return Resolution(Action.WAIT, f"{name} is being deleted")
     if latest.terminal and not finished:
         why = latest.reason or latest.job_status
         status = latest.deployment_status + (f", {why}" if why else "")
-        return Decision(Action.REPLACE, f"{name} of this run has ended ({status})")
+        return Resolution(Action.REPLACE, f"{name} of this run has ended ({status})")
     if latest.suspended and latest.job_id and not latest.terminal:
-        return Decision(Action.REPLACE, f"{name} was suspended, which ended its job {latest.job_id}")
+        return Resolution(Action.REPLACE, f"{name} was suspended, which ended its job {latest.job_id}")
     found = f"{name} of this run {'has finished' if latest.terminal else 'is there'}"
     return by_arguments(found, latest.fingerprint == fingerprint, on_stale_state, Action.REPLACE)
 
@@ -91,7 +91,7 @@ def decide_job(
     fingerprint: str,
     on_stale_state: OnStaleState = "replace",
     finished: bool = False,
-) -> Decision:
+) -> Resolution:
     """Decide what to do about the Ray job of a claimed cluster, which has exactly one.
 
     `REPLACE` means that the cluster's only job is over or lost: the cluster is released, and the next one is
@@ -102,7 +102,7 @@ def decide_job(
     :param finished: whether the result of a job that has ended stands.
     """
     if job is None and attached:
-        return Decision(Action.REPLACE, f"job {submission_id} is lost, as its head has restarted")
+        return Resolution(Action.REPLACE, f"job {submission_id} is lost, as its head has restarted")
     decision = decide(
         job,
         run_token=run_token,
@@ -111,5 +111,5 @@ def decide_job(
         finished=finished,
     )
     if job is not None and decision.action is Action.SUBMIT:
-        return Decision(Action.REPLACE, decision.reason)
+        return Resolution(Action.REPLACE, decision.reason)
     return decision

@@ -41,7 +41,7 @@ class ObjectExistsError(ClusterError):
     """409 on create: another process made an object of this name."""
 
 
-class ConflictError(ClusterError):
+class ChangedObjectError(ClusterError):
     """409 on a patch or delete: the object is another one than the caller has seen, or has changed since."""
 
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
-from airflow_provider_raybatch.cluster.kuberay.errors import ConflictError, KubernetesUnreachableError
+from airflow_provider_raybatch.cluster.kuberay.errors import ChangedObjectError, KubernetesUnreachableError
 from airflow_provider_raybatch.cluster.kuberay.names import of_run, of_task
 from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, ClusterClaim, RayJobState, rayjob_state
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, seen_to_its_end
@@ -147,7 +147,7 @@ async def release(
 
 async def delete(api: KubernetesApi, claim: ClusterClaim) -> None:
     """Delete the RayJob, if it is still there, without a wait: Kubernetes goes on without this process."""
-    with contextlib.suppress(ConflictError):  # of this name there is another one
+    with contextlib.suppress(ChangedObjectError):  # of this name there is another one
         await asked(lambda: seen_to_its_end(api.delete("RayJob", claim.name, uid=claim.uid)))
 
 
@@ -235,7 +235,7 @@ async def _patched(api: KubernetesApi, claim: ClusterClaim, spec: dict[str, Any]
     change = {"metadata": {"uid": claim.uid}, "spec": spec}
     try:
         found = await asked(lambda: api.patch("RayJob", claim.name, change))
-    except ConflictError:
+    except ChangedObjectError:
         return None  # of this name there is another one
     return None if found is None else rayjob_state(found)
 

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
 from airflow_provider_raybatch.cluster.jobs_api.transport import excerpt
 from airflow_provider_raybatch.cluster.kuberay.errors import (
-    ConflictError,
+    ChangedObjectError,
     ForbiddenError,
     InvalidObjectError,
     KubernetesLoginError,
@@ -49,7 +49,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ApiRefusal:
     """An answer other than success.
 
     :param status: Kubernetes' own ``Status``, empty where another server answers.
@@ -61,7 +61,7 @@ class Refusal:
     text: str
 
     @classmethod
-    def read(cls, code: int, body: bytes) -> Refusal:
+    def read(cls, code: int, body: bytes) -> ApiRefusal:
         """From an answer's body."""
         text = body.decode(errors="replace")
         try:
@@ -92,7 +92,7 @@ class Refusal:
         return self.code == 404 and bool(asked.name) and self.details.get("name") == asked.name
 
 
-def refusal_error(server: ApiServer, asked: Asked, refusal: Refusal) -> ClusterError:
+def refusal_error(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> ClusterError:
     """The error that `refusal` is."""
     code, told = refusal.code, refusal.message
     if code == 401:
@@ -130,7 +130,7 @@ def refusal_error(server: ApiServer, asked: Asked, refusal: Refusal) -> ClusterE
     )
 
 
-def _forbidden(server: ApiServer, asked: Asked, refusal: Refusal) -> ClusterError:
+def _forbidden(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> ClusterError:
     told = refusal.message
     if "exceeded quota" in told or "failed quota" in told:
         return QuotaExceededError(
@@ -160,7 +160,7 @@ def _ask_admin(told: str) -> str:
     return f"check that the Role in {ROLE_FILE} is bound, or ask the cluster's administrator"
 
 
-def _missing(server: ApiServer, asked: Asked, refusal: Refusal) -> ClusterError:
+def _missing(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> ClusterError:
     told = refusal.message
     if refusal.details.get("kind") == "namespaces" or "namespaces " in told:
         return NoSuchKindError(
@@ -179,12 +179,12 @@ def _missing(server: ApiServer, asked: Asked, refusal: Refusal) -> ClusterError:
 
 
 def _conflict(asked: Asked, told: str) -> ClusterError:
-    return ConflictError(
+    return ChangedObjectError(
         f"{asked.kind} {asked.name!r} in namespace {asked.namespace!r} is not the one that was seen, or has "
         f"changed since ({told})."
     )
 
 
-def _about_identity(refusal: Refusal) -> bool:
+def _about_identity(refusal: ApiRefusal) -> bool:
     causes = refusal.details.get("causes") or []
     return any(cause.get("field") in {"metadata.uid", "metadata.resourceVersion"} for cause in causes)

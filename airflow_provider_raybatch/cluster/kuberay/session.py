@@ -22,7 +22,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, TlsE
 from airflow_provider_raybatch.cluster.jobs_api.tls import tls_context
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, tls_cause
 from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesUnreachableError
-from airflow_provider_raybatch.cluster.kuberay.refusals import Asked, Refusal, refusal_error
+from airflow_provider_raybatch.cluster.kuberay.refusals import ApiRefusal, Asked, refusal_error
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import plain_reason
@@ -50,10 +50,10 @@ class Call:
     repeat: bool = True
 
 
-class RefusedError(Exception):
+class RefusedRequestError(Exception):
     """An answer other than success that the caller of :meth:`Session.send` may understand."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: ApiRefusal) -> None:
         super().__init__(refusal.code)
         self.refusal = refusal
 
@@ -107,7 +107,7 @@ class Session:
         """Send a request; again while it is safe and no answer comes.
 
         :return: the object that the server answers with.
-        :raises RefusedError: the server answers with an error other than 401, 429 and 5xx.
+        :raises RefusedRequestError: the server answers with an error other than 401, 429 and 5xx.
         """
         renewed = False
         for attempt in range(self._retries.attempts):
@@ -124,7 +124,7 @@ class Session:
                 continue
             if code < 300:
                 return self._object(call.asked, code, body)
-            refusal = Refusal.read(code, body)
+            refusal = ApiRefusal.read(code, body)
             if code == 401 and not renewed:
                 renewed = True
                 self._server.access.login.refused(header)
@@ -133,7 +133,7 @@ class Session:
             elif code in {401, 429} or code >= 500:
                 raise refusal_error(self._server, call.asked, refusal)
             else:
-                raise RefusedError(refusal)
+                raise RefusedRequestError(refusal)
         raise refusal_error(self._server, call.asked, refusal)
 
     async def _once(self, call: Call, header: str | None) -> tuple[int, bytes, float | None]:
@@ -174,7 +174,7 @@ class Session:
             return
 
     def _object(self, asked: Asked, code: int, body: bytes) -> dict[str, Any]:
-        refusal = Refusal.read(code, body)
+        refusal = ApiRefusal.read(code, body)
         try:
             found = httpx.Response(code, content=body).json()
         except ValueError:

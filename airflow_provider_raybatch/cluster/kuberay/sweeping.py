@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi, Manifest
-from airflow_provider_raybatch.cluster.kuberay.errors import ConflictError, ForbiddenError
+from airflow_provider_raybatch.cluster.kuberay.errors import ChangedObjectError, ForbiddenError
 from airflow_provider_raybatch.cluster.kuberay.rayjob import INSTALLATION
 from airflow_provider_raybatch.cluster.kuberay.sweep import LeftKind, Leftover, leftover_of
 
@@ -73,7 +73,7 @@ async def delete_left(
         try:
             if await api.delete(one.kind, one.name, uid=one.uid):
                 deleted.append(one)
-        except ConflictError:
+        except ChangedObjectError:
             continue  # another object has its name now
         except ForbiddenError as error:
             refused.append(str(error))

@@ -100,7 +100,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True)
-class Decision:
+class Resolution:
     """`reason` is a clause for the log: "job x still runs"."""
 
     action: Action
@@ -130,7 +130,7 @@ def decide(
     fingerprint: str,
     on_stale_state: OnStaleState = "replace",
     finished: bool = False,
-) -> Decision:
+) -> Resolution:
     """Decide what to do about the highest submission of a run; pure.
 
     :param latest: ``None`` when there is none yet.
@@ -139,18 +139,18 @@ def decide(
         driver may be stopped or die after it has published.
     """
     if latest is None:
-        return Decision(Action.SUBMIT, FIRST_JOB)
+        return Resolution(Action.SUBMIT, FIRST_JOB)
     name, status = latest.submission_id, latest.status
     if latest.metadata.get(RUN_TOKEN) != run_token:
-        return Decision(Action.SUBMIT, f"job {name} is not of this run")
+        return Resolution(Action.SUBMIT, f"job {name} is not of this run")
     if status.is_terminal and not finished:
-        return Decision(Action.SUBMIT, f"job {name} {_WITHOUT_RESULT[status]}")
+        return Resolution(Action.SUBMIT, f"job {name} {_WITHOUT_RESULT[status]}")
     found = f"job {name} of this run {'has finished' if status.is_terminal else 'is still there'}"
     instead = Action.SUBMIT if status.is_terminal else Action.REPLACE
     return by_arguments(found, latest.metadata.get(FINGERPRINT) == fingerprint, on_stale_state, instead)
 
 
-def by_arguments(found: str, same: bool, on_stale_state: OnStaleState, instead: Action) -> Decision:
+def by_arguments(found: str, same: bool, on_stale_state: OnStaleState, instead: Action) -> Resolution:
     """Decide about a job or a cluster of this run that can be taken over.
 
     :param found: what is there, a clause for the log.
@@ -158,18 +158,18 @@ def by_arguments(found: str, same: bool, on_stale_state: OnStaleState, instead: 
     :param instead: what replaces it.
     """
     if same:
-        return Decision(Action.ADOPT, found)
+        return Resolution(Action.ADOPT, found)
     changed = f"{found}, with other arguments"
     match on_stale_state:
         case "adopt":
-            return Decision(Action.ADOPT, f"{changed}, and on_stale_state is 'adopt'")
+            return Resolution(Action.ADOPT, f"{changed}, and on_stale_state is 'adopt'")
         case "fail":
-            return Decision(Action.FAIL, changed)
+            return Resolution(Action.FAIL, changed)
         case "replace":
-            return Decision(instead, changed)
+            return Resolution(instead, changed)
 
 
-def stale(decision: Decision) -> StaleStateError:
+def stale(decision: Resolution) -> StaleStateError:
     """The error of a decision to fail."""
     return StaleStateError(
         f"on_stale_state: {decision.reason}; clear the task to run the new arguments, or set "

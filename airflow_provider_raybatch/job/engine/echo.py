@@ -32,7 +32,7 @@ from airflow_provider_raybatch.job.engine.base import (
 from airflow_provider_raybatch.job.engine.echo_args import EchoSampling, check_echo, parsed
 from airflow_provider_raybatch.job.engine.echo_json import fitting
 from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling, texts_of
-from airflow_provider_raybatch.job.engine.echo_tools import EchoTools, Reasoning, seen_in
+from airflow_provider_raybatch.job.engine.echo_tools import EchoReasoning, EchoTools, seen_in
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, response_of
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_values
@@ -210,7 +210,7 @@ class EchoEngine:
             return call or _complete(asked, number)
         sampling = asked.sampling
         endless = self._options.endless_reasoning_pattern
-        reasoning = Reasoning.about(asked.words, sampling.thinking_token_budget, sampling.max_tokens)
+        reasoning = EchoReasoning.about(asked.words, sampling.thinking_token_budget, sampling.max_tokens)
         if reasoning.room is not None and reasoning.room < 1:
             return reasoning.alone("length")
         if endless and endless in asked.prompt:

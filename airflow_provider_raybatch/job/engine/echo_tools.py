@@ -51,7 +51,7 @@ class EchoTools:
 
 
 @dataclass(frozen=True)
-class Reasoning:
+class EchoReasoning:
     """What comes before an answer.
 
     :param room: words that are left for the answer; ``None`` for any number.
@@ -61,7 +61,7 @@ class Reasoning:
     room: int | None
 
     @classmethod
-    def about(cls, prompt_words: int, budget: int | None, most: int | None) -> Reasoning:
+    def about(cls, prompt_words: int, budget: int | None, most: int | None) -> EchoReasoning:
         """The reasoning about a prompt.
 
         :param budget: the most words that it may have.

@@ -13,7 +13,7 @@ _LEAST_COUNT = 20
 _STEADY = 1.5
 
 
-class Pace:
+class SteadyRate:
     """Units per second over the last minute, or over the last 20 units if these took longer.
 
     Rows finish in waves, as an engine answers many at once, so the time is measured from wave to wave. The

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.job.monitor.money import Money
-from airflow_provider_raybatch.job.monitor.pace import Pace
+from airflow_provider_raybatch.job.monitor.pace import SteadyRate
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 
 
@@ -36,7 +36,7 @@ class Tracker:
         self._kept = kept
         self._money = Money() if money is None else money
         self._answered = answered
-        self._rows, self._tokens = Pace(), Pace()
+        self._rows, self._tokens = SteadyRate(), SteadyRate()
         self._state: tuple[object, ...] = ()
         self.last_change = now
 

@@ -72,7 +72,7 @@ class Wanted:
 
 
 @dataclass
-class Counted:
+class CountedAnswers:
     """What was counted of the answers to one step; a job that asks one question has one, without a name."""
 
     step: str | None
@@ -82,7 +82,7 @@ class Counted:
     finish_reasons: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, task: Task) -> Counted:
+    def of(cls, task: Task) -> CountedAnswers:
         """Nothing yet of a step."""
         return cls(_step(task), Answers(are_chosen(task.spec)))
 
@@ -100,7 +100,7 @@ class Counted:
         if self.step is not None:  # the manifest has those of one question
             self.finish_reasons.update(task.totals(good["output"]).finish_reasons)
 
-    def merge(self, other: Counted) -> None:
+    def merge(self, other: CountedAnswers) -> None:
         """Add what `other` has counted of the same step."""
         self.prompts.merge(other.prompts)
         self.outputs.merge(other.outputs)
@@ -129,7 +129,7 @@ class Tally:
     :param flaw: why something of it is missing.
     """
 
-    steps: list[Counted] = field(default_factory=list)
+    steps: list[CountedAnswers] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     examples: dict[str, list[FailedExample]] = field(default_factory=dict)
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -161,7 +161,7 @@ def tally_of(good: pa.Table, bad: pa.Table, tasks: Sequence[Task], wanted: Wante
     :param good: those of the dataset, and `bad` the failed ones.
     :param tasks: of all steps; rows are those of the last one.
     """
-    made = Tally([Counted.of(task) for task in tasks])
+    made = Tally([CountedAnswers.of(task) for task in tasks])
     try:
         if good.num_rows:
             for counted, task, rows in zip(made.steps, tasks, _by_step(good, tasks), strict=True):

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.job.planning import autoscaler, fit
 from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR, Resources, bundles, request, times
-from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.planning.plan import ClusterView, Plan
 
 _OLDEST_RAY = (2, 56)
 _POLL = 2.0
@@ -24,9 +24,9 @@ _ANSWER_TIMEOUT = 60.0
 _BOUNDS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def view() -> Cluster:
+def view() -> ClusterView:
     """The nodes that are alive, and what the autoscaler may add."""
-    return Cluster(_nodes(), autoscaler.limits())
+    return ClusterView(_nodes(), autoscaler.limits())
 
 
 def gpu_node(accelerator_type: str | None) -> str | None:
@@ -116,7 +116,7 @@ def check_versions() -> dict[str, str]:
     }
 
 
-def refuse_never(plan: Plan, cluster: Cluster, seconds: float) -> fit.Fit:
+def refuse_never(plan: Plan, cluster: ClusterView, seconds: float) -> fit.Fit:
     """Whether the cluster holds the plan, now or within `seconds`.
 
     :raises PreflightError: it never can.
@@ -134,7 +134,7 @@ def wait_for(
     emit: Callable[[Phase], None],
     held: contextlib.ExitStack,
     check: Callable[[], None] = lambda: None,
-) -> Cluster:
+) -> ClusterView:
     """Wait until the cluster can hold the plan.
 
     :param cluster_wait: see :func:`~airflow_provider_raybatch.job.planning.fit.longest_wait`, also for
@@ -179,7 +179,7 @@ def _request(bundles: list[dict[str, float]]) -> None:
     request_resources(bundles=bundles)
 
 
-def _bundles(plan: Plan, cluster: Cluster) -> list[Resources]:
+def _bundles(plan: Plan, cluster: ClusterView) -> list[Resources]:
     """The bundles to request: a replica, or each of its GPUs if it may span nodes.
 
     The type of accelerator is in them only if a group names it: an autoscaler adds no node for a resource

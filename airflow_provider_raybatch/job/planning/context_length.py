@@ -55,7 +55,7 @@ class ContextLength:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedContext:
     """What a job asks of the context.
 
     :param own: tokens of the context without this job's choice, as vLLM reads it from the model's config.
@@ -71,7 +71,7 @@ class Asked:
 def context_length(
     model: ModelSizes | None,
     engine_args: Mapping[str, Any],
-    asked: Asked,
+    asked: AskedContext,
     gpus: Sequence[Gpu],
     gpus_of_a_node: int = 1,
 ) -> ContextLength:
@@ -94,7 +94,9 @@ def context_length(
     return _shorter(tightest, widest, asked, gpus_of_a_node)
 
 
-def context_on_cpus(model: ModelSizes | None, engine_args: Mapping[str, Any], asked: Asked) -> ContextLength:
+def context_on_cpus(
+    model: ModelSizes | None, engine_args: Mapping[str, Any], asked: AskedContext
+) -> ContextLength:
     """The context length of a job's engines on CPUs, whose cache depends on the free memory of each node."""
     if engine_args.get("max_model_len") is not None:
         return ContextLength(asked.own, "set in engine_args")
@@ -146,7 +148,7 @@ class _Room:
         return cls(gpu, model, sizes, loose, sure, likely, most)
 
 
-def _shorter(tightest: _Room, widest: _Room, asked: Asked, gpus_of_a_node: int) -> ContextLength:
+def _shorter(tightest: _Room, widest: _Room, asked: AskedContext, gpus_of_a_node: int) -> ContextLength:
     tokens = tightest.likely or asked.own
     own, room = f"the model's own {count_of(asked.own, 'token')}", _in_words(tightest)
     if asked.decides:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from airflow_provider_raybatch.contract.arguments.accelerators import close_types, knows
 from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR, request, shown
-from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.planning.plan import ClusterView, Plan
 
 _NODES_STARTED = 900.0
 _NODES_RETURNED = 300.0
@@ -49,7 +49,7 @@ def longest_wait(cluster_wait: float | None, autoscales: bool, held_before: bool
     return _NODES_RETURNED if held_before else 0.0
 
 
-def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
+def assess(plan: Plan, cluster: ClusterView, autoscaling: bool) -> Fit:
     """Place the replicas node by node.
 
     A replica stays on one node, so each node's total counts, not the cluster's sum; with vLLM's Ray executor
@@ -85,7 +85,7 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     return Fit("wait", situation, f"waiting for {missing} more from the autoscaler")
 
 
-def _missing_type(wanted: str | None, cluster: Cluster) -> str:
+def _missing_type(wanted: str | None, cluster: ClusterView) -> str:
     """Tells a misspelt accelerator type from one whose nodes are missing."""
     names = {name for node in cluster.nodes for name in node if name.startswith(ACCELERATOR)}
     present = sorted(name.removeprefix(ACCELERATOR) for name in names)

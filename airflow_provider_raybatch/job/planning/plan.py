@@ -99,7 +99,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterView:
     """What a cluster has.
 
     :param nodes: resource totals per node, as Ray names them.
@@ -160,7 +160,7 @@ def longest_response(spec: BatchInferenceSpec, requests: Sequence[Request]) -> i
     return max(known, default=None) if len(known) == len(limits) else None
 
 
-def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster, longest: int | None = None) -> Plan:
+def make(spec: BatchInferenceSpec, rows: int, cluster: ClusterView, longest: int | None = None) -> Plan:
     """The plan.
 
     :param rows: rows still to be done.
@@ -196,7 +196,7 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster, longest: int | N
     )
 
 
-def _spans_nodes(spec: BatchInferenceSpec, cluster: Cluster, gpus: float) -> tuple[bool, str]:
+def _spans_nodes(spec: BatchInferenceSpec, cluster: ClusterView, gpus: float) -> tuple[bool, str]:
     """Whether vLLM's Ray executor is asked for, or needed because no node has enough GPUs; and why."""
     executor = spec.engine_args.get("distributed_executor_backend")
     if executor is not None or gpus < 2 or spec.engine == "ray_data_llm":
@@ -207,7 +207,7 @@ def _spans_nodes(spec: BatchInferenceSpec, cluster: Cluster, gpus: float) -> tup
     return True, f", over several nodes with vLLM's Ray executor, since none has over {largest}"
 
 
-def _gpus(spec: BatchInferenceSpec, cluster: Cluster) -> tuple[float, str]:
+def _gpus(spec: BatchInferenceSpec, cluster: ClusterView) -> tuple[float, str]:
     if spec.num_gpus is not None and spec.num_gpus < 1:
         beside = times(1.0, spec.num_gpus, "GPU") - 1
         others = (
@@ -226,7 +226,7 @@ def _gpus(spec: BatchInferenceSpec, cluster: Cluster) -> tuple[float, str]:
     return spec.gpus_per_replica, "the product of vLLM's parallel sizes"
 
 
-def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: float) -> tuple[float, str]:
+def _cpus(spec: BatchInferenceSpec, cluster: ClusterView, gpus: float) -> tuple[float, str]:
     if spec.num_cpus is not None:
         return spec.num_cpus, "set by num_cpus"
     if gpus:
@@ -242,7 +242,7 @@ def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: float) -> tuple[floa
 
 
 def _replicas(
-    spec: BatchInferenceSpec, rows: int, cluster: Cluster, asked: Resources, spans_nodes: bool
+    spec: BatchInferenceSpec, rows: int, cluster: ClusterView, asked: Resources, spans_nodes: bool
 ) -> tuple[int, int | None, str]:
     """How many at most, how many at least (``None`` for all), and why."""
     if isinstance(spec.replicas, int):

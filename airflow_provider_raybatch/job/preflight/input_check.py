@@ -49,7 +49,7 @@ _SHOWN_COLUMNS = 20
 _SHOWN_FILES = 3
 
 
-class Sample(NamedTuple):
+class SampledRows(NamedTuple):
     """Requests of the first rows, failures by ordinal, the number of rows, and those that are not asked."""
 
     requests: list[Request]
@@ -122,10 +122,10 @@ def source_notes(source: Source) -> list[str]:
 
 def check_rows(
     spec: BatchInferenceSpec,
-    take: Callable[[], Sample],
+    take: Callable[[], SampledRows],
     tolerance: Tolerance,
     emit: Callable[[Notice], None],
-) -> Sample:
+) -> SampledRows:
     """Check the first rows.
 
     :param take: calls :func:`sample`.
@@ -159,7 +159,7 @@ def check_rows(
     return sampled
 
 
-def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None) -> Sample:
+def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None) -> SampledRows:
     """Render the first rows, and import the postprocess function. No image is read.
 
     :raises PreflightError: a function can't be imported.
@@ -183,7 +183,7 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
                 failures.append((ordinal, made))
             else:
                 requests.append(made)
-    return Sample(requests, failures, len(requests) + len(failures) + len(skipped), skipped)
+    return SampledRows(requests, failures, len(requests) + len(failures) + len(skipped), skipped)
 
 
 def _allowed(made: Request | RowFailure, access: ImageAccess) -> Request | RowFailure:

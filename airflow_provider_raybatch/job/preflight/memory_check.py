@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.context_length import (
-    Asked,
+    AskedContext,
     ContextLength,
     context_length,
     context_on_cpus,
@@ -30,7 +30,7 @@ from airflow_provider_raybatch.job.planning.model_fit import (
     weights_on_cpus,
 )
 from airflow_provider_raybatch.job.planning.model_shape import shape_of
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.plan import ClusterView
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
 from airflow_provider_raybatch.job.preflight.model_look import weights_of
 
@@ -59,7 +59,7 @@ def model_sizes(config: Mapping[str, Any], files: ModelFiles | None, vllm: str |
 def check_memory(
     spec: BatchInferenceSpec,
     model: ModelSizes | None,
-    cluster: Cluster,
+    cluster: ClusterView,
     most_memory: Callable[[], int | None] = cluster_view.most_memory,
 ) -> Notice | None:
     """Say what the model leaves of a GPU's memory.
@@ -86,7 +86,7 @@ def check_memory(
     )
 
 
-def refuse_share(spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluster) -> None:
+def refuse_share(spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView) -> None:
     """Refuse a pooling model whose weights the share of no GPU holds.
 
     :raises PreflightError: with the smallest share that does.
@@ -98,7 +98,7 @@ def refuse_share(spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluster) 
 def refuse_by_config(
     spec: BatchInferenceSpec,
     files: ModelFiles,
-    cluster: Cluster,
+    cluster: ClusterView,
     most_memory: Callable[[], int | None] = cluster_view.most_memory,
 ) -> None:
     """Refuse weights that no GPU or node holds by the model's files alone, before vLLM is imported.
@@ -116,7 +116,7 @@ def refuse_by_config(
         _refuse(spec, model, cluster, most_memory)
 
 
-def expected_fit(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cluster) -> ModelFit:
+def expected_fit(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: ClusterView) -> ModelFit:
     """Whether the model fits the cluster's GPUs, with the reason of each choice.
 
     :param model: ``None`` if nothing is known of it.
@@ -138,15 +138,16 @@ def _sizing(spec: BatchInferenceSpec, gpu: Gpu | None = None) -> dict[str, Any]:
 
 
 def checked_context(
-    spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cluster, own: int, needed: int
+    spec: BatchInferenceSpec, model: ModelSizes | None, cluster: ClusterView, own: int, needed: int
 ) -> ContextLength:
     """The context length of the job's engines.
 
     :param model: ``None`` if nothing is known of it.
-    :param own: and `needed`: see :class:`~airflow_provider_raybatch.job.planning.context_length.Asked`.
+    :param own: and `needed`: see
+        :class:`~airflow_provider_raybatch.job.planning.context_length.AskedContext`.
     :raises PreflightError: no GPU that the cluster has or may get holds the weights, or what the rows need.
     """
-    asked = Asked(own, needed, spec.context_decides)
+    asked = AskedContext(own, needed, spec.context_decides)
     if not plan.make(spec, 1, cluster).gpus:
         return context_on_cpus(model, _sizing(spec), asked)
     gpus = known_gpus(cluster.gpu_types(spec.accelerator_type))
@@ -166,7 +167,7 @@ def with_length(spec: BatchInferenceSpec, length: ContextLength | None) -> Batch
     return spec.model_copy(update={"engine_args": {**spec.engine_args, "max_model_len": length.tokens}})
 
 
-def expected_tokens(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cluster) -> int:
+def expected_tokens(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: ClusterView) -> int:
     """Tokens that the KV cache of an engine will hold; 0 if that is not known for one kind of GPU."""
     gpus = known_gpus(cluster.gpu_types(spec.accelerator_type))
     if len(gpus) != 1 or gpus[0].is_several or not plan.make(spec, 1, cluster).gpus:
@@ -192,7 +193,9 @@ def cache_differs(expected: int, reported: Any) -> str:
     )
 
 
-def _refuse_weights(spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluster, tokens: int = 0) -> None:
+def _refuse_weights(
+    spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView, tokens: int = 0
+) -> None:
     """:param tokens: of the row that a share of a GPU must hold at least; 0 for the least that may do."""
     gpus = known_gpus(cluster.gpu_types(spec.accelerator_type))
     if spec.shares_gpu:
@@ -206,7 +209,7 @@ def _refuse_weights(spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluste
 
 
 def _refuse(
-    spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluster, most_memory: Callable[[], int | None]
+    spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView, most_memory: Callable[[], int | None]
 ) -> None:
     if plan.make(spec, 1, cluster).gpus:
         _refuse_weights(spec, model, cluster)
@@ -215,7 +218,7 @@ def _refuse(
 
 
 def _refuse_on_cpus(
-    spec: BatchInferenceSpec, model: ModelSizes, cluster: Cluster, most_memory: Callable[[], int | None]
+    spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView, most_memory: Callable[[], int | None]
 ) -> None:
     """The kernel would end the engine, or another process of its node."""
     weights = weights_on_cpus(model, spec.engine_args)
@@ -227,7 +230,7 @@ def _refuse_on_cpus(
         raise PreflightError(why)
 
 
-def _may_grow(spec: BatchInferenceSpec, cluster: Cluster) -> bool:
+def _may_grow(spec: BatchInferenceSpec, cluster: ClusterView) -> bool:
     """Whether nodes of any kind may join."""
     return spec.accelerator_type is None and bool(spec.cluster_wait) and cluster.autoscaler is None
 

@@ -11,10 +11,10 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.monitor.budget import no_price
 from airflow_provider_raybatch.job.planning.gpu_types import type_of
 from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.plan import ClusterView
 
 
-def check_prices(prices: CostArguments, accelerator_type: str | None, cluster: Cluster) -> Iterator[str]:
+def check_prices(prices: CostArguments, accelerator_type: str | None, cluster: ClusterView) -> Iterator[str]:
     """What users should know of the prices of a job with GPUs.
 
     :param accelerator_type: that the job asks for.
@@ -33,7 +33,7 @@ def check_prices(prices: CostArguments, accelerator_type: str | None, cluster: C
     yield from _misspelt(prices, types - set(missing))
 
 
-def _types(prices: CostArguments, asked: str | None, cluster: Cluster) -> set[str]:
+def _types(prices: CostArguments, asked: str | None, cluster: ClusterView) -> set[str]:
     """By which the GPUs that replicas may get are billed; an empty one is not known."""
     nodes = [node for node in cluster.gpu_nodes if asked is None or ACCELERATOR + asked in node]
     if asked is not None and not nodes:

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import RowMask
-from airflow_provider_raybatch.job.preflight.input_check import Sample
+from airflow_provider_raybatch.job.preflight.input_check import SampledRows
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, effect
 from airflow_provider_raybatch.job.row import RowFailure
@@ -41,7 +41,7 @@ class Refusal:
 
 def check_prompts(
     spec: BatchInferenceSpec,
-    sample: Sample,
+    sample: SampledRows,
     checked: ModelCheck,
     tolerance: Tolerance,
     emit: Callable[[Notice], None],
@@ -85,7 +85,7 @@ def check_prompts(
 
 
 def _failures_and_marked(
-    spec: BatchInferenceSpec, sample: Sample, checked: ModelCheck
+    spec: BatchInferenceSpec, sample: SampledRows, checked: ModelCheck
 ) -> tuple[dict[int, RowFailure], list[str]]:
     """The rows that fail, by place, and the special tokens in chats that go on."""
     special, failures, marked = SpecialTokens(checked.special_tokens), dict(checked.failures), []

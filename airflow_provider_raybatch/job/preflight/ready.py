@@ -43,7 +43,12 @@ from airflow_provider_raybatch.job.preflight.engine_check import (
     tell_of_memory,
     wait_for_engine_node,
 )
-from airflow_provider_raybatch.job.preflight.input_check import Sample, check_rows, look_at_source, sample
+from airflow_provider_raybatch.job.preflight.input_check import (
+    SampledRows,
+    check_rows,
+    look_at_source,
+    sample,
+)
 from airflow_provider_raybatch.job.preflight.later_steps import check_later_steps
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.price_check import check_prices
@@ -181,7 +186,7 @@ def copies_of(context: JobContext) -> Copies:
     return Copies(context.journal.folder, layout.run_name(submission.task, submission.run_token))
 
 
-def _check_input(context: JobContext) -> Sample:
+def _check_input(context: JobContext) -> SampledRows:
     """Check source, ids, the first rows, and that destination and response store are writable."""
     spec, aws, journal = context.spec, context.secrets.aws, context.journal
     context.source = look_at_source(spec, aws, copies_of(context), context.secrets.hf_token, context.emit)
@@ -202,7 +207,7 @@ def _check_input(context: JobContext) -> Sample:
     return sampled
 
 
-def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: Sample) -> ModelCheck:
+def _check_model(context: JobContext, spec: BatchInferenceSpec, sampled: SampledRows) -> ModelCheck:
     """Check engine, model and prompts; replicas start meanwhile."""
     journal, emit, launch, requests = context.journal, context.emit, context.launch, sampled.requests
     if not context.source.rows:  # needs neither nodes nor the model

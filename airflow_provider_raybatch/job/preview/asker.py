@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.media.load import load
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.preview.row_answer import decoded, died, row_answer
-from airflow_provider_raybatch.job.preview.step_answers import StepAnswers
+from airflow_provider_raybatch.job.preview.step_answers import PreviewedSteps
 from airflow_provider_raybatch.job.replica.row_asker import Read
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
@@ -116,7 +116,7 @@ async def _answered(
 
 async def _answered_in_steps(asking: Asking, engine: Engine, stop: threading.Event) -> list[RowAnswer]:
     engine = TogetherEngine(engine)
-    steps = await asyncio.to_thread(StepAnswers, asking.job, engine)
+    steps = await asyncio.to_thread(PreviewedSteps, asking.job, engine)
     rows = await asyncio.to_thread(steps.begin, asking.read)
     while rows and not stop.is_set():
         requests = steps.requests(rows)

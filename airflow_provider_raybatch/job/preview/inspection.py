@@ -33,7 +33,7 @@ from airflow_provider_raybatch.job.preflight.engine_check import (
 )
 from airflow_provider_raybatch.job.preflight.input_check import (
     SOURCE_CHECKS,
-    Sample,
+    SampledRows,
     check_rows,
     read_source,
     sample,
@@ -81,7 +81,7 @@ class Inspected:
     spec: BatchInferenceSpec
     secrets: Secrets
     source: Source | None = None
-    sampled: Sample | None = None
+    sampled: SampledRows | None = None
     checked: ModelCheck | None = None
     refusal: Refusal | None = None
     no_tokens: str = ""

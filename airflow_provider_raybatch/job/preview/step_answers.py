@@ -25,7 +25,7 @@ _Shown = tuple[int, RowAnswer]
 """An answer, and the number of its step."""
 
 
-class StepAnswers:
+class PreviewedSteps:
     """What the steps of a job answer, and what they ask next."""
 
     def __init__(self, job: Job, engine: Engine) -> None:

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
-from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.planning.plan import ClusterView, Plan
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
@@ -37,7 +37,7 @@ class Launch(AbstractContextManager["Launch"]):
     def __init__(self) -> None:
         self._replicas: Replicas | None = None
         self._source: EngineSource = OWN_ENGINES
-        self._cluster = Cluster(())
+        self._cluster = ClusterView(())
         self._has_begun = self._starts_soon = False
         self._model: CheckedModel | None = None
         self._spec: BatchInferenceSpec | None = None

@@ -22,7 +22,7 @@ _COLUMNS = ("ordinal", "ok", "input", "output", "key")
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownRows:
     """The answers of some rows up to a step.
 
     :param ordinals: of the rows, ascending.
@@ -65,7 +65,7 @@ class KnownAnswers:
         self._folder = job.folder
         self._tasks = [one.task for one in job.earlier_steps]
         self._parts = [_Parts(some) for some in job.answers] or [_Parts([]) for _ in self._tasks]
-        self._read = RecentReads[Known](lambda known: known.columns.nbytes)
+        self._read = RecentReads[KnownRows](lambda known: known.columns.nbytes)
         self._lock = threading.Lock()
         """Of `_parts`."""
 
@@ -77,10 +77,10 @@ class KnownAnswers:
                 own = [part for number, part in added if number == step]
                 self._parts[step] = _Parts([*known.parts, *own]) if own else known
 
-    def of(self, ordinals: Sequence[int]) -> list[Known]:
+    def of(self, ordinals: Sequence[int]) -> list[KnownRows]:
         """What is known of some rows: each row once, with its answers up to the latest step."""
         left = np.unique(np.asarray(ordinals, dtype=np.int64))
-        found: list[Known] = []
+        found: list[KnownRows] = []
         for step in reversed(range(len(self._tasks))):
             for part in self._parts[step].near(left):
                 known = self._answers(step, part)
@@ -88,15 +88,15 @@ class KnownAnswers:
                 if known is not None and len(places):
                     some = known.ordinals[places]
                     at = pa.array(places)
-                    found.append(Known(step, some, known.columns.take(at), known.keys.take(at)))
+                    found.append(KnownRows(step, some, known.columns.take(at), known.keys.take(at)))
                     left = left[~np.isin(left, some)]
         return found
 
-    def _answers(self, step: int, part: Part) -> Known | None:
+    def _answers(self, step: int, part: Part) -> KnownRows | None:
         """The good rows of a part; ``None`` if it is damaged, so that its rows are asked again."""
         return self._read.get(part.path, lambda: self._opened(step, part))
 
-    def _opened(self, step: int, part: Part) -> Known | None:
+    def _opened(self, step: int, part: Part) -> KnownRows | None:
         try:
             rows = read_columns(self._folder, part, _COLUMNS)
         except DamagedPartError:
@@ -104,10 +104,10 @@ class KnownAnswers:
         rows = rows.filter(rows["ok"]).sort_by("ordinal")
         ordinals, first = np.unique(rows["ordinal"].to_numpy().astype(np.int64), return_index=True)
         rows = rows.take(pa.array(first))
-        return Known(step, ordinals, columns_so_far(self._tasks[: step + 1], rows), rows["key"])
+        return KnownRows(step, ordinals, columns_so_far(self._tasks[: step + 1], rows), rows["key"])
 
 
-def last_keys(known: Iterable[Known], ordinals: Sequence[int]) -> list[bytes | None]:
+def last_keys(known: Iterable[KnownRows], ordinals: Sequence[int]) -> list[bytes | None]:
     """The key of each row's last request; ``None`` for a row that has made none."""
     found: dict[int, bytes] = {}
     for one in known:

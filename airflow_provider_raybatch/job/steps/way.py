@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.request.row_text import is_blank_row
 from airflow_provider_raybatch.job.steps.columns import columns_of, null_columns
-from airflow_provider_raybatch.job.steps.known import Known
+from airflow_provider_raybatch.job.steps.known import KnownRows
 from airflow_provider_raybatch.job.work import Job
 
 InChunk = tuple[ChunkRows, int]
@@ -46,7 +46,7 @@ class Way:
         self._made = [frozenset(name.lower() for name in task.column_names) for task in self._tasks]
 
     def begin(
-        self, rows: Sequence[InChunk], ordinals: Sequence[int], known: Sequence[Known]
+        self, rows: Sequence[InChunk], ordinals: Sequence[int], known: Sequence[KnownRows]
     ) -> list[Standing]:
         """Where rows stand that were just read.
 

@@ -138,9 +138,9 @@ def _error(refusal: RefusedError, creating: bool) -> ClusterError:
             is_object = refusal.reason == "NotFound" and refusal.details.get("kind") != "namespaces"
             kind = _MissingError if is_object else errors.NoSuchKindError
         case 409:
-            kind = errors.ObjectExistsError if creating else errors.ConflictError
+            kind = errors.ObjectExistsError if creating else errors.ChangedObjectError
         case 422 if "metadata.uid" in causes:
-            kind = errors.ConflictError
+            kind = errors.ChangedObjectError
         case 400 | 415 | 422:
             kind = errors.InvalidObjectError
         case _:

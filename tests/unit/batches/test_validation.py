@@ -16,7 +16,7 @@ from airflow_provider_raybatch.batches.validation import (
     LONGEST_SERVED_LINE,
     MOST_ERRORS,
     STRICT_LIMITS,
-    Checked,
+    CheckedFile,
     FileLimits,
     check_start,
     validate,
@@ -35,7 +35,7 @@ def file_of(*lines: Any, end: bytes = b"\n") -> bytes:
     return b"".join((one if isinstance(one, bytes) else json.dumps(one).encode()) + end for one in lines)
 
 
-def checked(content: bytes, limits: FileLimits | None = None, **fields: Any) -> Checked:
+def checked(content: bytes, limits: FileLimits | None = None, **fields: Any) -> CheckedFile:
     return validate(io.BytesIO(content), **{"endpoint": CHAT, "model": "echo", "limits": limits, **fields})
 
 
@@ -49,7 +49,7 @@ def good(number: int = 0, **fields: Any) -> dict[str, Any]:
 
 def test_a_good_file_has_no_errors() -> None:
     content = file_of(good(1), good(2, other=[1]), {**good(3), "body": {"model": "echo", "max_tokens": -1}})
-    assert checked(content) == Checked(3, "echo", [])
+    assert checked(content) == CheckedFile(3, "echo", [])
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_more_requests_than_the_limit_are_refused() -> None:
 
 def test_blank_lines_are_no_requests() -> None:
     content = file_of(b"", good(1), b"  ", good(2))
-    assert checked(content, FileLimits(max_requests=2)) == Checked(2, "echo", [])
+    assert checked(content, FileLimits(max_requests=2)) == CheckedFile(2, "echo", [])
 
 
 def test_strict_limits_are_those_of_openai() -> None:
@@ -255,7 +255,7 @@ def test_a_raw_stream_is_read_in_blocks_and_stays_open() -> None:
             return self.content.readinto(buffer)
 
     raw: Any = Raw(file_of(*map(good, range(100))))
-    assert validate(raw, endpoint=CHAT, model=None) == Checked(100, "echo", [])
+    assert validate(raw, endpoint=CHAT, model=None) == CheckedFile(100, "echo", [])
     assert raw.reads < 5
     assert not raw.closed
 
@@ -316,7 +316,7 @@ class TestStart:
         assert (start.model, [one.code for one in start.errors]) == ("echo", ["url_mismatch"])
 
     def test_a_last_line_needs_no_line_feed(self) -> None:
-        assert check_start(io.BytesIO(file_of(good(), end=b"")), endpoint=CHAT) == Checked(1, "echo", [])
+        assert check_start(io.BytesIO(file_of(good(), end=b"")), endpoint=CHAT) == CheckedFile(1, "echo", [])
 
     @pytest.mark.parametrize("before", [b"{\n" * 50, b"\n" * 100, b"x" * 100 + b"\n"])
     def test_no_more_is_read_than_the_bound(self, before: bytes) -> None:
@@ -334,9 +334,9 @@ class TestStart:
     def test_a_first_line_may_have_a_picture_of_some_megabytes(self) -> None:
         picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 12_000_000}"}}
         content = file_of(line("picture", chat([{"type": "text", "text": "what?"}, picture])))
-        assert check_start(io.BytesIO(content), endpoint=CHAT) == Checked(1, "echo", [])
+        assert check_start(io.BytesIO(content), endpoint=CHAT) == CheckedFile(1, "echo", [])
         limits = FileLimits(max_line_bytes=LONGEST_SERVED_LINE)
-        assert checked(content, limits) == Checked(1, "echo", [])
+        assert checked(content, limits) == CheckedFile(1, "echo", [])
 
     @pytest.mark.parametrize("megabytes", [10, 17])
     @pytest.mark.parametrize("value", ["[],", '"\\"",', '{"model": "x"},', "a"])
@@ -362,7 +362,7 @@ class TestStart:
 
     def test_a_later_line_may_name_the_model(self) -> None:
         long = b'{"body": {"messages": "%s"}}' % (b"x" * 5_000_000)
-        assert check_start(io.BytesIO(file_of(long, good())), endpoint=CHAT) == Checked(2, "echo", [])
+        assert check_start(io.BytesIO(file_of(long, good())), endpoint=CHAT) == CheckedFile(2, "echo", [])
 
     def test_a_long_line_of_another_kind_is_still_told(self) -> None:
         content = b"[" + b",".join([file_of(good(), end=b"")] * 200_000)

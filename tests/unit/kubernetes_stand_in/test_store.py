@@ -64,16 +64,16 @@ async def test_dry_run_keeps_nothing(api: MemoryKubernetes) -> None:
 async def test_patches_and_deletes_of_another_object(api: MemoryKubernetes) -> None:
     made = await api.create(rayjob())
     other = {"metadata": {"uid": "other"}, "spec": {"jobId": "x"}}
-    with pytest.raises(errors.ConflictError, match="field is immutable"):
+    with pytest.raises(errors.ChangedObjectError, match="field is immutable"):
         await api.patch("RayJob", "job-1", other)
-    with pytest.raises(errors.ConflictError, match="UID in precondition: other"):
+    with pytest.raises(errors.ChangedObjectError, match="UID in precondition: other"):
         await api.delete("RayJob", "job-1", uid="other")
     version = made["metadata"]["resourceVersion"]
     change = {"metadata": {"resourceVersion": version}, "spec": {"jobId": "x"}}
     patched = await api.patch("RayJob", "job-1", change)
     assert patched is not None
     assert (patched["spec"]["jobId"], patched["metadata"]["generation"]) == ("x", 2)
-    with pytest.raises(errors.ConflictError, match="the object has been modified"):
+    with pytest.raises(errors.ChangedObjectError, match="the object has been modified"):
         await api.patch("RayJob", "job-1", change | {"spec": {"jobId": "y"}})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError, JobExistsError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest, JobStatus
-from airflow_provider_raybatch.cluster.kuberay.errors import ConflictError, ObjectExistsError
+from airflow_provider_raybatch.cluster.kuberay.errors import ChangedObjectError, ObjectExistsError
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import OF_RAYJOB
 from airflow_provider_raybatch.cluster.kuberay.rayjob import RUN_TOKEN, TERMINAL
 from airflow_provider_raybatch.cluster.submit.resolve import RUN_TOKEN as TOKEN_OF_JOB
@@ -344,5 +344,5 @@ class Kubernetes:
     def _of(self, name: str, uid: str | None) -> Object | None:
         found = self.objects.get(name)
         if found is not None and uid not in {None, found.uid}:
-            raise ConflictError(name)
+            raise ChangedObjectError(name)
         return found

@@ -105,14 +105,14 @@ async def test_a_patch_is_for_one_object_and_state(api: KubernetesApi) -> None:
     assert changed is not None
     assert (changed["spec"]["jobId"], changed["spec"]["submissionMode"]) == ("x", "InteractiveMode")
     for seen in {"uid": "another"}, {"resourceVersion": metadata["resourceVersion"]}:
-        with pytest.raises(errors.ConflictError):
+        with pytest.raises(errors.ChangedObjectError):
             await api.patch("RayJob", "a", {"metadata": seen, "spec": {"jobId": "y"}})
     assert await api.patch("RayJob", "b", {"spec": {"jobId": "y"}}) is None
 
 
 async def test_a_delete_is_for_one_object(api: KubernetesApi) -> None:
     made = await api.create(rayjob())
-    with pytest.raises(errors.ConflictError):
+    with pytest.raises(errors.ChangedObjectError):
         await api.delete("RayJob", "a", uid="another")
     assert await api.delete("RayJob", "a", uid=made["metadata"]["uid"])
     assert not await api.delete("RayJob", "b", uid="u")

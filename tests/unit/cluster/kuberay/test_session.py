@@ -147,7 +147,7 @@ async def test_delete_waits_for_what_is_owned(server: Server) -> None:
         server.answer(NOT_FOUND)
         assert await api.delete("RayJob", "a", uid="u") is False
         server.answer(status(409, "Conflict", "UID in precondition: u, UID in object meta: v"))
-        with pytest.raises(errors.ConflictError, match="RayJob 'a'"):
+        with pytest.raises(errors.ChangedObjectError, match="RayJob 'a'"):
             await api.delete("RayJob", "a", uid="u")
     body = server.asked[0].body
     assert (body["propagationPolicy"], body["preconditions"]) == ("Foreground", {"uid": "u"})
@@ -324,7 +324,7 @@ async def test_another_uid_in_a_patch_is_a_conflict(server: Server) -> None:
             status(422, "Invalid", "field is immutable", causes=[cause]),
         ):
             server.answer(answer)
-            with pytest.raises(errors.ConflictError):
+            with pytest.raises(errors.ChangedObjectError):
                 await api.patch("RayJob", "a", {"metadata": {"uid": "u"}})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.job.planning.context_length import (
     MEASURED,
-    Asked,
+    AskedContext,
     ContextLength,
     context_length,
     context_on_cpus,
@@ -37,7 +37,7 @@ def length(
     node: int = 1,
     **engine_args: Any,
 ) -> ContextLength:
-    asked = Asked(own, needed, decides)
+    asked = AskedContext(own, needed, decides)
     return context_length(of or model(), engine_args, asked, known_gpus(gpus), node)
 
 
@@ -152,18 +152,18 @@ def test_own_context_stays_where_nothing_is_known(
 
 
 def test_a_config_without_sizes_leaves_the_own_context() -> None:
-    found = context_length(None, {}, Asked(OWN, 5, False), known_gpus(["L4"]))
+    found = context_length(None, {}, AskedContext(OWN, 5, False), known_gpus(["L4"]))
     assert found == ContextLength(
         OWN, "the model's own; whether it fits can't be told from the model's sizes"
     )
-    assert context_on_cpus(None, {}, Asked(OWN, 5, False)) == ContextLength(OWN, "the model's own")
+    assert context_on_cpus(None, {}, AskedContext(OWN, 5, False)) == ContextLength(OWN, "the model's own")
 
 
 @pytest.mark.parametrize("given", [4096, -1, "auto"])
 def test_what_the_user_sets_stays(given: int | str) -> None:
     found = length("L4", max_model_len=given, own=4096)
     assert found == ContextLength(4096, "set in engine_args")
-    asked = Asked(4096, 5, False)
+    asked = AskedContext(4096, 5, False)
     assert context_on_cpus(model(), {"max_model_len": given}, asked) == found
 
 
@@ -181,4 +181,4 @@ def test_large_rows_on_cpus_are_measured(
     own: int, decides: bool, cache: dict[str, int], chosen: int | None
 ) -> None:
     """The cache is a fifth of the memory that is free on the engine's node, which the driver can't see."""
-    assert context_on_cpus(model(), cache, Asked(own, 5, decides)).max_model_len == chosen
+    assert context_on_cpus(model(), cache, AskedContext(own, 5, decides)).max_model_len == chosen

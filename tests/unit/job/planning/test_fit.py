@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.planning import fit
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.plan import ClusterView
 from tests.support.approved import AssertSentences
 from tests.support.clusters import DGX, H200, HEAD, OVER_NODES, SMALL, autoscaled, plan
 
@@ -20,7 +20,7 @@ class TestFit:
     def test_whether_the_cluster_can_ever_hold_it(self, assert_sentences: AssertSentences) -> None:
         """A range fits where its fewest do; a group that names no accelerator may have the right one."""
 
-        def said(cluster: Cluster, engine: dict[str, Any], autoscaling: bool) -> str:
+        def said(cluster: ClusterView, engine: dict[str, Any], autoscaling: bool) -> str:
             judged = fit.assess(plan(cluster, **engine), cluster, autoscaling)
             return f"{judged.verdict}: {judged.sentence}"
 
@@ -47,7 +47,7 @@ class TestMayHold:
         ],
     )
     def test_what_the_groups_hold_is_planned(
-        self, cluster: Cluster, engine: dict[str, Any], replicas: int
+        self, cluster: ClusterView, engine: dict[str, Any], replicas: int
     ) -> None:
         made = plan(cluster, rows=10_000_000, **engine)
         assert made.replicas == replicas
@@ -65,39 +65,39 @@ class TestOverNodes:
     """With vLLM's Ray executor, the GPUs of a replica may be on several nodes."""
 
     def test_single_gpus_of_several_nodes_add_up(self):
-        made = plan(Cluster((HEAD, H200, H200)), engine_args=OVER_NODES)
+        made = plan(ClusterView((HEAD, H200, H200)), engine_args=OVER_NODES)
         assert (made.replicas, made.gpus, made.spans_nodes) == (1, 2, True)
-        assert fit.assess(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "fits"
+        assert fit.assess(made, ClusterView((HEAD, H200, H200)), autoscaling=False).verdict == "fits"
 
     def test_another_executor_or_type_is_respected(self) -> None:
-        made = plan(Cluster((HEAD, DGX, H200, H200)), engine_args=OVER_NODES, accelerator_type="H200")
+        made = plan(ClusterView((HEAD, DGX, H200, H200)), engine_args=OVER_NODES, accelerator_type="H200")
         assert made.replicas == 1
         args = {**OVER_NODES, "distributed_executor_backend": "mp"}
-        made = plan(Cluster((HEAD, H200, H200)), engine_args=args)
+        made = plan(ClusterView((HEAD, H200, H200)), engine_args=args)
         assert not made.spans_nodes
-        refused = fit.assess(made, Cluster((HEAD, H200, H200)), autoscaling=False)
+        refused = fit.assess(made, ClusterView((HEAD, H200, H200)), autoscaling=False)
         assert "asks for 1 replica of 1 CPU and 2 GPU on one node each" in refused.sentence
 
     @pytest.mark.parametrize(
         ("cluster", "engine", "spans_nodes"),
         [
-            (Cluster((HEAD, H200, H200)), {}, True),
-            (Cluster((HEAD, H200, DGX)), {}, False),
-            (Cluster((HEAD, H200, H200, DGX)), {"accelerator_type": "H200"}, True),
+            (ClusterView((HEAD, H200, H200)), {}, True),
+            (ClusterView((HEAD, H200, DGX)), {}, False),
+            (ClusterView((HEAD, H200, H200, DGX)), {"accelerator_type": "H200"}, True),
             (autoscaled(HEAD, H200, H200, groups=[(DGX, 1)]), {}, False),
             (autoscaled(HEAD, H200, H200, groups=[(DGX, 0)]), {}, True),
             (autoscaled(HEAD, groups=[(SMALL, 2)]), {"accelerator_type": "L4"}, True),
             # No node says how many GPUs one has.
-            (Cluster((HEAD,)), {}, False),
-            (Cluster((HEAD, H200, H200)), {"engine": "ray_data_llm"}, False),
-            (Cluster((HEAD, H200, H200)), {"engine": "echo"}, True),
+            (ClusterView((HEAD,)), {}, False),
+            (ClusterView((HEAD, H200, H200)), {"engine": "ray_data_llm"}, False),
+            (ClusterView((HEAD, H200, H200)), {"engine": "echo"}, True),
         ],
     )
     @pytest.mark.parametrize(
         "sizes", [{"tensor_parallel_size": 2}, {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}]
     )
     def test_chosen_where_no_node_has_the_gpus(
-        self, cluster: Cluster, engine: dict[str, Any], spans_nodes: bool, sizes: dict[str, int]
+        self, cluster: ClusterView, engine: dict[str, Any], spans_nodes: bool, sizes: dict[str, int]
     ) -> None:
         made = plan(cluster, engine_args=sizes, **engine)
         assert made.spans_nodes is spans_nodes
@@ -119,16 +119,16 @@ class TestOverNodes:
         ],
     )
     def test_counted_bundle_by_bundle(self, nodes: list[dict[str, float]], replicas: int) -> None:
-        assert Cluster(tuple(nodes)).holds({"CPU": 1.0, "GPU": 2.0}, spans_nodes=True) == replicas
+        assert ClusterView(tuple(nodes)).holds({"CPU": 1.0, "GPU": 2.0}, spans_nodes=True) == replicas
 
     def test_too_few_in_all_is_refused(self):
-        made = plan(Cluster((HEAD, H200)), engine_args=OVER_NODES)
-        refused = fit.assess(made, Cluster((HEAD, H200)), autoscaling=False)
+        made = plan(ClusterView((HEAD, H200)), engine_args=OVER_NODES)
+        refused = fit.assess(made, ClusterView((HEAD, H200)), autoscaling=False)
         assert refused.verdict == "never"
         assert "2 GPU over any nodes" in refused.sentence
 
     def test_one_gpu_spans_nothing(self):
-        assert not plan(Cluster((H200,)), engine_args={"distributed_executor_backend": "ray"}).spans_nodes
+        assert not plan(ClusterView((H200,)), engine_args={"distributed_executor_backend": "ray"}).spans_nodes
 
 
 @pytest.mark.parametrize(

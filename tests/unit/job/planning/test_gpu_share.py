@@ -12,7 +12,7 @@ from airflow_provider_raybatch.job.planning.engine_memory import DEFAULT_UTILIZA
 from airflow_provider_raybatch.job.planning.gpu_share import OUTSIDE, utilization_of, with_utilization
 from airflow_provider_raybatch.job.planning.gpus import Gpu, gpu_named
 from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words, times
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.plan import ClusterView
 from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled, plan
 
 
@@ -68,16 +68,18 @@ def test_rests_of_several_cpus_are_room() -> None:
 @pytest.mark.parametrize(
     ("cluster", "share", "replicas", "cpus"),
     [
-        (Cluster((HEAD, H200)), 0.5, 2, 1.0),
-        (Cluster((HEAD, DGX)), 0.3, 24, 1.0),
-        (Cluster((HEAD, DGX)), 0.6, 8, 1.0),
-        (Cluster((HEAD, SMALL)), 0.125, 8, 0.5),
+        (ClusterView((HEAD, H200)), 0.5, 2, 1.0),
+        (ClusterView((HEAD, DGX)), 0.3, 24, 1.0),
+        (ClusterView((HEAD, DGX)), 0.6, 8, 1.0),
+        (ClusterView((HEAD, SMALL)), 0.125, 8, 0.5),
         (autoscaled(HEAD, groups=[(H200, 4)]), 0.5, 8, 1.0),
         (autoscaled(HEAD, groups=[(H200, 4)], max_resources={"GPU": 2.0}), 0.6, 2, 1.0),
-        (Cluster((HEAD, H200)), 1, 1, 1.0),
+        (ClusterView((HEAD, H200)), 1, 1, 1.0),
     ],
 )
-def test_as_many_replicas_as_shares_fit(cluster: Cluster, share: float, replicas: int, cpus: float) -> None:
+def test_as_many_replicas_as_shares_fit(
+    cluster: ClusterView, share: float, replicas: int, cpus: float
+) -> None:
     made = plan(cluster, num_gpus=share)
     assert (made.replicas, made.gpus, made.cpus) == (replicas, share, cpus)
 
@@ -85,7 +87,7 @@ def test_as_many_replicas_as_shares_fit(cluster: Cluster, share: float, replicas
 @pytest.mark.parametrize("engine", ["vllm", "echo"])
 def test_who_asks_for_a_share_gets_a_gpu(engine: str) -> None:
     """Also an echo, to try out where replicas run; a cluster without GPUs never has room."""
-    made = plan(Cluster((HEAD, H200)), engine=engine, num_gpus=0.5)
+    made = plan(ClusterView((HEAD, H200)), engine=engine, num_gpus=0.5)
     assert "with 0.5 GPU each (the cluster's nodes hold 2)" in made.sentence(9)
     assert made.shown()["gpus_per_replica"] == {
         "value": 0.5,
@@ -97,7 +99,7 @@ def test_who_asks_for_a_share_gets_a_gpu(engine: str) -> None:
 
 
 def test_a_share_beside_which_no_other_fits_is_told() -> None:
-    shown: Any = plan(Cluster((HEAD, H200)), num_gpus=0.7).shown()["gpus_per_replica"]
+    shown: Any = plan(ClusterView((HEAD, H200)), num_gpus=0.7).shown()["gpus_per_replica"]
     assert shown["reason"] == "set by num_gpus; no other fits beside it on a GPU"
 
 

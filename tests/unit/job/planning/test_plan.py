@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.planning import fit
-from airflow_provider_raybatch.job.planning.plan import Cluster, longest_response, make
+from airflow_provider_raybatch.job.planning.plan import ClusterView, longest_response, make
 from airflow_provider_raybatch.job.row import Request
 from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled, plan
 from tests.support.specs import spec
@@ -27,17 +27,17 @@ class TestPlan:
             (LAPTOP, {"num_cpus": 0.5, "replicas": 4}, 4, 0, 0.5),
             (LAPTOP, parallel(2), 1, 2, 1.0),
             (LAPTOP, {"accelerator_type": "H200"}, 1, 1, 1.0),
-            (Cluster((HEAD, H200)), {}, 1, 1, 1.0),
-            (Cluster((HEAD, H200)), {"engine": "echo"}, 1, 0, 1.0),
+            (ClusterView((HEAD, H200)), {}, 1, 1, 1.0),
+            (ClusterView((HEAD, H200)), {"engine": "echo"}, 1, 0, 1.0),
             # Unless it is to take the places that vLLM would.
-            (Cluster((HEAD, H200, H200)), {"engine": "echo", **parallel(1)}, 2, 1, 1.0),
-            (Cluster((HEAD, DGX)), {}, 8, 1, 1.0),
-            (Cluster((HEAD, DGX, DGX)), parallel(4), 4, 4, 1.0),
-            (Cluster((HEAD, DGX)), parallel(2, pipeline_parallel_size=2), 2, 4, 1.0),
-            (Cluster((HEAD, DGX, H200)), {"accelerator_type": "H200"}, 1, 1, 1.0),
-            (Cluster((HEAD, DGX, H200)), {"replicas": 3}, 3, 1, 1.0),
+            (ClusterView((HEAD, H200, H200)), {"engine": "echo", **parallel(1)}, 2, 1, 1.0),
+            (ClusterView((HEAD, DGX)), {}, 8, 1, 1.0),
+            (ClusterView((HEAD, DGX, DGX)), parallel(4), 4, 4, 1.0),
+            (ClusterView((HEAD, DGX)), parallel(2, pipeline_parallel_size=2), 2, 4, 1.0),
+            (ClusterView((HEAD, DGX, H200)), {"accelerator_type": "H200"}, 1, 1, 1.0),
+            (ClusterView((HEAD, DGX, H200)), {"replicas": 3}, 3, 1, 1.0),
             # A node with fewer CPUs than GPUs.
-            (Cluster((HEAD, {"CPU": 4.0, "GPU": 8.0})), {}, 8, 1, 0.5),
+            (ClusterView((HEAD, {"CPU": 4.0, "GPU": 8.0})), {}, 8, 1, 0.5),
             # No GPU yet, but an autoscaler that may add some.
             (autoscaled(HEAD, groups=[(SMALL, 8)]), {}, 8, 1, 1.0),
             (autoscaled(HEAD, groups=[({"CPU": 4.0, "GPU": 8.0}, 2)]), {}, 16, 1, 0.5),
@@ -47,7 +47,7 @@ class TestPlan:
         ],
     )
     def test_what_is_derived(
-        self, cluster: Cluster, engine: dict[str, Any], replicas: int, gpus: int, cpus: float
+        self, cluster: ClusterView, engine: dict[str, Any], replicas: int, gpus: int, cpus: float
     ) -> None:
         made = plan(cluster, **engine)
         assert (made.replicas, made.gpus, made.cpus) == (replicas, gpus, cpus)
@@ -55,14 +55,14 @@ class TestPlan:
 
     @pytest.mark.parametrize(("cpus", "gpus"), [(5, 6), (4, 10), (2, 3), (5, 7)])
     def test_a_node_with_fewer_cpus_than_gpus_is_used_whole(self, cpus: int, gpus: int) -> None:
-        cluster = Cluster((HEAD, {"CPU": float(cpus), "GPU": float(gpus)}))
+        cluster = ClusterView((HEAD, {"CPU": float(cpus), "GPU": float(gpus)}))
         made = plan(cluster)
         assert made.replicas == gpus
         assert round(made.cpus * 10_000) * gpus <= cpus * 10_000
         assert fit.assess(made, cluster, autoscaling=False).verdict == "fits"
 
     def test_num_cpus_are_counted_as_people_count(self) -> None:
-        assert plan(Cluster(({"CPU": 1.0, "GPU": 10.0},)), num_cpus=0.1).replicas == 10
+        assert plan(ClusterView(({"CPU": 1.0, "GPU": 10.0},)), num_cpus=0.1).replicas == 10
 
     def test_a_job_starts_with_what_is_there_and_takes_what_comes(self) -> None:
         nothing, some = autoscaled(HEAD, groups=[(DGX, 8)]), autoscaled(HEAD, DGX, groups=[(DGX, 8)])
@@ -87,20 +87,20 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("cluster", "replicas", "rows", "planned", "reason"),
         [
-            (Cluster((DGX,)), (2, 4), 100_000, (2, 4), "nodes hold 8"),
-            (Cluster((HEAD, H200)), (1, 4), 100_000, (1, 4), "nodes hold 1; the job starts with 1"),
-            (Cluster((HEAD, H200)), (2, 4), 100_000, (2, 4), "the job starts with 2"),
-            (Cluster((DGX,)), (1, 8), 20, (1, 3), "nodes hold 8, the rows feed 3"),
-            (Cluster((DGX,)), (2, 8), 0, (2, 2), "nodes hold 8, the rows feed 1"),
-            (Cluster((DGX,)), (3, 3), 100_000, (3, 3), "nodes hold 8"),
-            (Cluster((DGX,)), 3, 100_000, (3, 3), "set by replicas"),
-            (Cluster((DGX,)), None, 10, (2, 2), "nodes hold 8, the rows feed 2"),
-            (Cluster((DGX,)), None, 0, (1, 1), "nodes hold 8, the rows feed 1"),
+            (ClusterView((DGX,)), (2, 4), 100_000, (2, 4), "nodes hold 8"),
+            (ClusterView((HEAD, H200)), (1, 4), 100_000, (1, 4), "nodes hold 1; the job starts with 1"),
+            (ClusterView((HEAD, H200)), (2, 4), 100_000, (2, 4), "the job starts with 2"),
+            (ClusterView((DGX,)), (1, 8), 20, (1, 3), "nodes hold 8, the rows feed 3"),
+            (ClusterView((DGX,)), (2, 8), 0, (2, 2), "nodes hold 8, the rows feed 1"),
+            (ClusterView((DGX,)), (3, 3), 100_000, (3, 3), "nodes hold 8"),
+            (ClusterView((DGX,)), 3, 100_000, (3, 3), "set by replicas"),
+            (ClusterView((DGX,)), None, 10, (2, 2), "nodes hold 8, the rows feed 2"),
+            (ClusterView((DGX,)), None, 0, (1, 1), "nodes hold 8, the rows feed 1"),
             (autoscaled(HEAD, groups=[(H200, 2)]), (1, 5), 100_000, (1, 5), "the job starts with 1"),
         ],
     )
     def test_fewest_and_most_replicas(
-        self, cluster: Cluster, replicas: Any, rows: int, planned: tuple[int, int], reason: str
+        self, cluster: ClusterView, replicas: Any, rows: int, planned: tuple[int, int], reason: str
     ) -> None:
         made = plan(cluster, rows, replicas=replicas)
         assert (made.fewest, made.replicas) == planned
@@ -121,7 +121,7 @@ class TestPlan:
     )
     def test_chunks(self, rows: int, max_tokens: int | None, engine: dict[str, Any], chunk: int) -> None:
         sampling = {"max_tokens": max_tokens} if max_tokens else {}
-        made = plan(Cluster((H200,)), rows, sampling, **engine)
+        made = plan(ClusterView((H200,)), rows, sampling, **engine)
         assert made.rows_per_chunk == chunk
         assert made.reasons["rows_per_chunk"]
 
@@ -143,13 +143,13 @@ class TestPlan:
         limits = [{"max_tokens": one} if one else {} for one in [job, *rows]]
         asked = spec(engine="vllm", sampling=limits[0], sampling_column="sampling", **fields)
         requests = [Request(prompt="x", sampling=limit) for limit in limits[1:]]
-        made = make(asked, 100_000, Cluster((H200,)), longest_response(asked, requests))
+        made = make(asked, 100_000, ClusterView((H200,)), longest_response(asked, requests))
         assert made.reasons["rows_per_chunk"] == chunk
 
     @pytest.mark.parametrize(
         ("cluster", "engine", "rows_in_flight"),
         [
-            (Cluster((H200,)), {}, 4 * 1024),
+            (ClusterView((H200,)), {}, 4 * 1024),
             (LAPTOP, {}, 4 * 256),
             (LAPTOP, {"engine_args": {"max_num_seqs": 16}}, 128),
             (LAPTOP, {"rows_in_flight": 2000, "batch_size": 100}, 2000),
@@ -157,22 +157,22 @@ class TestPlan:
         ],
     )
     def test_rows_in_flight_feed_the_scheduler(
-        self, cluster: Cluster, engine: dict[str, Any], rows_in_flight: int
+        self, cluster: ClusterView, engine: dict[str, Any], rows_in_flight: int
     ) -> None:
         made = plan(cluster, **engine)
         assert made.chunks_in_flight * made.rows_per_chunk >= rows_in_flight
         assert (made.chunks_in_flight - 2) * made.rows_per_chunk < max(rows_in_flight, 1)
 
     def test_every_value_has_its_reason(self) -> None:
-        for cluster in (LAPTOP, Cluster((HEAD, DGX)), Cluster(())):
+        for cluster in (LAPTOP, ClusterView((HEAD, DGX)), ClusterView(())):
             shown = plan(cluster).shown()
             assert all(isinstance(value, dict) and value["reason"] for value in shown.values())
 
     def test_log_line_of_the_plan(self) -> None:
-        assert plan(Cluster((DGX,))).sentence(100_000) == (
+        assert plan(ClusterView((DGX,))).sentence(100_000) == (
             "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
             "chunk (128, as responses are long), 1,280 rows in an engine at a time"
         )
-        some = plan(Cluster((DGX,)), replicas=(2, 9))
+        some = plan(ClusterView((DGX,)), replicas=(2, 9))
         assert some.sentence(100_000).startswith("starting 2 to 9 replicas with")
         assert plan(LAPTOP).sentence(5).startswith("starting 1 replica on CPU (one is enough without GPUs")

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine_process.opening import identity
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.plan import ClusterView
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.request.keys import Keyer
@@ -190,7 +190,7 @@ def told(
     monkeypatch: pytest.MonkeyPatch, needed: int, **fields: Any
 ) -> tuple[BatchInferenceSpec, BatchInferenceSpec, list[Notice], ModelCheck]:
     """The job as it was asked and as engines load it, what is said, and the check."""
-    monkeypatch.setattr(engine_check.cluster_view, "view", lambda: Cluster((HEAD["Resources"], L4_NODE)))
+    monkeypatch.setattr(engine_check.cluster_view, "view", lambda: ClusterView((HEAD["Resources"], L4_NODE)))
     asked, notices = spec(**{**BOUNDED, **fields}), list[Notice]()
     checked = engine_check.tell_of_memory(asked, sized(needed), notices.append)
     return asked, engine_check.as_checked(asked, checked), notices, checked
@@ -243,7 +243,7 @@ def test_rows_that_may_not_fit_are_counted_anew(
     monkeypatch: pytest.MonkeyPatch, needed: int, again: bool
 ) -> None:
     """It knows their bytes alone, and a refusal must not come from a guess."""
-    monkeypatch.setattr(engine_check.cluster_view, "view", lambda: Cluster((HEAD["Resources"], L4_NODE)))
+    monkeypatch.setattr(engine_check.cluster_view, "view", lambda: ClusterView((HEAD["Resources"], L4_NODE)))
     monkeypatch.setattr(engine_check, "_kept_or_made", lambda *_: sized(needed, is_kept=True))
     made = SimpleNamespace(ask=lambda check, *_: sized(5, longest=1))
     found = engine_check._checked_model(spec(**BOUNDED), [], {}, made)

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.planning.context_length import ContextLength
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.plan import ClusterView
 from airflow_provider_raybatch.job.preflight.memory_check import (
     cache_differs,
     check_memory,
@@ -33,7 +33,7 @@ A100 = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:A100": 1.0}
 LARGE, MEDIUM = model_sizes(SHAPES["70B"], None, None), model_sizes(SHAPES["8B"], None, None)
 
 
-def told(model: ModelSizes | None, cluster: Cluster, **fields: Any) -> tuple[str, str] | None:
+def told(model: ModelSizes | None, cluster: ClusterView, **fields: Any) -> tuple[str, str] | None:
     engine_args = {"max_model_len": 8192, **fields.pop("engine_args", {})}
     notice = check_memory(
         spec(engine="vllm", model="acme/large", engine_args=engine_args, **fields), model, cluster
@@ -44,14 +44,18 @@ def told(model: ModelSizes | None, cluster: Cluster, **fields: Any) -> tuple[str
 @pytest.mark.parametrize(
     ("cluster", "fields"),
     [
-        pytest.param(Cluster((HEAD, DGX)), {}, id="the only type"),
-        pytest.param(Cluster((HEAD, DGX, L4)), {}, id="all types"),
-        pytest.param(Cluster((HEAD, DGX, H200)), {"accelerator_type": "L4"}, id="the type that is asked for"),
+        pytest.param(ClusterView((HEAD, DGX)), {}, id="the only type"),
+        pytest.param(ClusterView((HEAD, DGX, L4)), {}, id="all types"),
+        pytest.param(
+            ClusterView((HEAD, DGX, H200)), {"accelerator_type": "L4"}, id="the type that is asked for"
+        ),
         pytest.param(autoscaled(HEAD, groups=[(DGX, 8)]), {}, id="the type to come"),
-        pytest.param(Cluster((HEAD, {**A100, "accelerator_type:A100-40G": 1.0})), {}, id="the smaller A100"),
+        pytest.param(
+            ClusterView((HEAD, {**A100, "accelerator_type:A100-40G": 1.0})), {}, id="the smaller A100"
+        ),
     ],
 )
-def test_weights_that_no_gpu_holds_are_refused(cluster: Cluster, fields: dict[str, Any]) -> None:
+def test_weights_that_no_gpu_holds_are_refused(cluster: ClusterView, fields: dict[str, Any]) -> None:
     with pytest.raises(
         PreflightError, match=r"^model: the weights of 'acme/large' take 131\.4 GiB on one GPU"
     ):
@@ -61,29 +65,34 @@ def test_weights_that_no_gpu_holds_are_refused(cluster: Cluster, fields: dict[st
 @pytest.mark.parametrize(
     ("model", "cluster", "fields"),
     [
-        pytest.param(None, Cluster((HEAD, DGX)), {}, id="unknown model"),
-        pytest.param(LARGE, Cluster((HEAD, SMALL)), {}, id="a GPU without a name"),
-        pytest.param(LARGE, Cluster((HEAD, DGX, SMALL)), {}, id="one of two without a name"),
+        pytest.param(None, ClusterView((HEAD, DGX)), {}, id="unknown model"),
+        pytest.param(LARGE, ClusterView((HEAD, SMALL)), {}, id="a GPU without a name"),
+        pytest.param(LARGE, ClusterView((HEAD, DGX, SMALL)), {}, id="one of two without a name"),
         pytest.param(LARGE, autoscaled(HEAD, DGX, groups=[(SMALL, 2)]), {}, id="a group without a name"),
-        pytest.param(LARGE, Cluster((HEAD, DGX)), {"accelerator_type": "M60"}, id="a GPU that is not known"),
         pytest.param(
-            LARGE, Cluster((HEAD, DGX)), {"engine_args": {"cpu_offload_gb": 90}}, id="weights in main memory"
+            LARGE, ClusterView((HEAD, DGX)), {"accelerator_type": "M60"}, id="a GPU that is not known"
         ),
-        pytest.param(MEDIUM, Cluster((HEAD, L4, H200)), {}, id="two types that hold it"),
+        pytest.param(
+            LARGE,
+            ClusterView((HEAD, DGX)),
+            {"engine_args": {"cpu_offload_gb": 90}},
+            id="weights in main memory",
+        ),
+        pytest.param(MEDIUM, ClusterView((HEAD, L4, H200)), {}, id="two types that hold it"),
     ],
 )
 def test_nothing_is_said_of_what_is_not_known(
-    model: ModelSizes | None, cluster: Cluster, fields: dict[str, Any]
+    model: ModelSizes | None, cluster: ClusterView, fields: dict[str, Any]
 ) -> None:
     assert told(model, cluster, **fields) is None
 
 
 GIB = 1024**3
-NODES = Cluster(tuple({"CPU": 2.0, "memory": free * GIB, "object_store_memory": GIB} for free in (8, 15)))
+NODES = ClusterView(tuple({"CPU": 2.0, "memory": free * GIB, "object_store_memory": GIB} for free in (8, 15)))
 
 
 def on_cpus(
-    most: float | None, model: ModelSizes | None = LARGE, cluster: Cluster = NODES, **fields: Any
+    most: float | None, model: ModelSizes | None = LARGE, cluster: ClusterView = NODES, **fields: Any
 ) -> bool:
     """Whether nodes are asked for their memory.
 
@@ -130,13 +139,13 @@ def test_models_that_nodes_may_hold_are_not_refused(
 
 
 def test_nodes_that_may_join_may_be_larger() -> None:
-    said = told(LARGE, Cluster((HEAD, DGX)), cluster_wait=60.0)
+    said = told(LARGE, ClusterView((HEAD, DGX)), cluster_wait=60.0)
     assert said is not None
     assert said[0] == "warning"
 
 
 def test_the_room_for_tokens_is_said() -> None:
-    assert told(MEDIUM, Cluster((HEAD, H200))) == (
+    assert told(MEDIUM, ClusterView((HEAD, H200))) == (
         "info",
         "memory: the weights take 15.0 GiB and a step 1.8 GiB; of 0.92 x 139.8 GiB of H200, 111.7 GiB are "
         "left for a KV cache of about 915,000 tokens, or 111.7 rows of 8,192 tokens (max_model_len)",
@@ -144,7 +153,7 @@ def test_the_room_for_tokens_is_said() -> None:
 
 
 def test_a_context_that_vllm_will_refuse_is_a_warning() -> None:
-    said = told(MEDIUM, Cluster((HEAD, L4)), engine_args={"max_model_len": 131_072})
+    said = told(MEDIUM, ClusterView((HEAD, L4)), engine_args={"max_model_len": 131_072})
     assert said is not None
     assert said[0] == "warning"
     assert (
@@ -154,14 +163,14 @@ def test_a_context_that_vllm_will_refuse_is_a_warning() -> None:
 
 def test_the_smallest_of_several_gpus_decides_what_fits() -> None:
     job = spec(engine="vllm", model="acme/large", engine_args={"max_model_len": 8192})
-    reason = expected_fit(job, MEDIUM, Cluster((HEAD, L4, H200))).reasons["model"]
+    reason = expected_fit(job, MEDIUM, ClusterView((HEAD, L4, H200))).reasons["model"]
     assert "of 0.92 x 22.0 GiB of L4, 4.0 GiB are left for a KV cache of about 32,500 tokens" in reason
-    assert expected_fit(job, MEDIUM, Cluster((HEAD, SMALL))).fits is None
+    assert expected_fit(job, MEDIUM, ClusterView((HEAD, SMALL))).fits is None
 
 
 def test_a_share_that_does_not_hold_the_model_is_refused() -> None:
     """Before an engine starts: by the config, by the rows, and for a model without a KV cache."""
-    cluster, half = Cluster((HEAD, L4)), {"engine": "vllm", "model": "acme/large", "num_gpus": 0.5}
+    cluster, half = ClusterView((HEAD, L4)), {"engine": "vllm", "model": "acme/large", "num_gpus": 0.5}
     refused = r"^num_gpus: 0\.5 of L4 gives an engine at most 10\.4 GiB .* set num_gpus to at least 0\."
     assert MEDIUM is not None
     with pytest.raises(PreflightError, match=refused):
@@ -171,7 +180,7 @@ def test_a_share_that_does_not_hold_the_model_is_refused() -> None:
     with pytest.raises(PreflightError, match=refused + "85, or"):
         refuse_share(spec(**half, model_task="embed"), MEDIUM, cluster)
     rows = spec(**{**half, "num_gpus": 0.15}, sampling={"max_tokens": 9})
-    h200 = Cluster((HEAD, H200))
+    h200 = ClusterView((HEAD, H200))
     assert checked_context(rows, MEDIUM, h200, 131_072, 9_000).problem == ""
     with pytest.raises(
         PreflightError, match=r"KV cache of 60,000 tokens 7\.3 GiB; set num_gpus to at least 0\.2"
@@ -181,10 +190,10 @@ def test_a_share_that_does_not_hold_the_model_is_refused() -> None:
 
 def test_a_share_that_holds_the_model_is_told() -> None:
     half = spec(engine="vllm", model="acme/large", num_gpus=0.5, model_task="embed")
-    cluster = Cluster((HEAD, H200))
+    cluster = ClusterView((HEAD, H200))
     assert MEDIUM is not None
     refuse_share(half, MEDIUM, cluster)
-    refuse_share(half, MEDIUM, Cluster((HEAD,)))  # waits for a GPU of an unknown kind
+    refuse_share(half, MEDIUM, ClusterView((HEAD,)))  # waits for a GPU of an unknown kind
     level, message = told(MEDIUM, cluster, num_gpus=0.5) or ("", "")
     assert level == "info"
     assert "of 0.455 x 139.8 GiB of H200, 46.7 GiB are left for a KV cache" in message
@@ -201,7 +210,7 @@ def test_graphs_count_by_the_version_of_vllm(version: str | None, counts: bool) 
     assert sizes.counts_graphs is counts
 
 
-def by_config(config: Any, cluster: Cluster = NODES, **fields: Any) -> bool:
+def by_config(config: Any, cluster: ClusterView = NODES, **fields: Any) -> bool:
     """Whether the model may be asked."""
     found = ModelFiles({"config.json": 1}, lambda _: json.dumps(config).encode())
     job = spec(engine="vllm", model="acme/large", **fields)
@@ -213,11 +222,11 @@ def by_config(config: Any, cluster: Cluster = NODES, **fields: Any) -> bool:
     ("cluster", "refusal"),
     [
         (NODES, "take 131.4 GiB of main memory"),
-        (Cluster((HEAD, DGX)), "take 131.4 GiB on one GPU"),
+        (ClusterView((HEAD, DGX)), "take 131.4 GiB on one GPU"),
     ],
     ids=["CPUs", "GPUs"],
 )
-def test_weights_are_refused_by_the_config_alone(cluster: Cluster, refusal: str) -> None:
+def test_weights_are_refused_by_the_config_alone(cluster: ClusterView, refusal: str) -> None:
     with pytest.raises(PreflightError, match=refusal):
         by_config({**SHAPES["70B"], "tie_word_embeddings": False}, cluster)
 
@@ -225,7 +234,7 @@ def test_weights_are_refused_by_the_config_alone(cluster: Cluster, refusal: str)
 def test_what_a_config_leaves_open_is_no_reason_to_refuse() -> None:
     """An architecture may have one matrix for input and output, and files may be broken."""
     open_config = {name: one for name, one in SHAPES["8B"].items() if name != "tie_word_embeddings"}
-    almost = Cluster(({"CPU": 2.0, "memory": 14.5 * GIB},))
+    almost = ClusterView(({"CPU": 2.0, "memory": 14.5 * GIB},))
     assert by_config(open_config, almost)
     broken = (None, [], {}, {"model_type": "llama"}, {**SHAPES["70B"], "hidden_size": "x"})
     assert all(map(by_config, broken))
@@ -239,7 +248,7 @@ def test_a_quantisation_beside_the_config_counts() -> None:
     refuse_by_config(spec(engine="vllm", model="acme/large"), found, NODES, lambda: 23 * GIB)
     groups = {"all": {"weights": {"num_bits": 4}}}
     smaller = {"quant_method": "compressed-tensors", "config_groups": groups}
-    almost = Cluster(({"CPU": 2.0, "memory": 45.0 * GIB},))
+    almost = ClusterView(({"CPU": 2.0, "memory": 45.0 * GIB},))
     assert by_config({**SHAPES["70B"], "compression_config": smaller}, almost)
 
 
@@ -306,17 +315,17 @@ def test_a_cache_of_another_size_is_told(expected: int, reported: int | None, sa
     assert cache_differs(expected, reported) == said
 
 
-def context_of(cluster: Cluster, needed: int = 2000, **fields: Any) -> ContextLength:
+def context_of(cluster: ClusterView, needed: int = 2000, **fields: Any) -> ContextLength:
     given = {"sampling": {"max_tokens": 16}, **fields}
     job = spec(engine="vllm", model="acme/medium", **given)
     return checked_context(job, MEDIUM, cluster, 131_072, needed)
 
 
 def test_engines_get_a_context_that_their_cache_holds() -> None:
-    found = context_of(Cluster((HEAD, L4)))
+    found = context_of(ClusterView((HEAD, L4)))
     assert found.max_model_len == 27_648
     job = spec(engine="vllm", model="acme/medium", sampling={"max_tokens": 16})
-    notice = check_memory(with_length(job, found), MEDIUM, Cluster((HEAD, L4)))
+    notice = check_memory(with_length(job, found), MEDIUM, ClusterView((HEAD, L4)))
     assert notice is not None
     assert notice.level == "info"
     assert notice.message.endswith("rows of 27,648 tokens (max_model_len)")
@@ -327,12 +336,12 @@ def test_engines_get_a_context_that_their_cache_holds() -> None:
 @pytest.mark.parametrize(
     ("cluster", "fields"),
     [
-        pytest.param(Cluster((HEAD, L4)), {"needed": 100_000}, id="a row too long"),
-        pytest.param(Cluster((HEAD, L4)), {"sampling": {}}, id="responses may fill the context"),
-        pytest.param(Cluster((HEAD, L4)), {"on_overlong": "truncate"}, id="prompts are cut to it"),
+        pytest.param(ClusterView((HEAD, L4)), {"needed": 100_000}, id="a row too long"),
+        pytest.param(ClusterView((HEAD, L4)), {"sampling": {}}, id="responses may fill the context"),
+        pytest.param(ClusterView((HEAD, L4)), {"on_overlong": "truncate"}, id="prompts are cut to it"),
     ],
 )
-def test_a_context_that_no_gpu_holds_is_refused(cluster: Cluster, fields: dict[str, Any]) -> None:
+def test_a_context_that_no_gpu_holds_is_refused(cluster: ClusterView, fields: dict[str, Any]) -> None:
     with pytest.raises(PreflightError, match=r"^max_model_len: the "):
         context_of(cluster, **fields)
     grown = context_of(cluster, **fields, cluster_wait=60.0)  # a larger node may join
@@ -342,19 +351,19 @@ def test_a_context_that_no_gpu_holds_is_refused(cluster: Cluster, fields: dict[s
 def test_weights_are_refused_before_a_context() -> None:
     job = spec(engine="vllm", model="acme/large", sampling={"max_tokens": 16})
     with pytest.raises(PreflightError, match=r"^model: the weights of 'acme/large'"):
-        checked_context(job, LARGE, Cluster((HEAD, L4)), 131_072, 100_000)
+        checked_context(job, LARGE, ClusterView((HEAD, L4)), 131_072, 100_000)
 
 
 @pytest.mark.parametrize(
     ("cluster", "known"),
     [
-        (Cluster((HEAD, L4)), True),
-        (Cluster((HEAD, H200)), True),
-        (Cluster((HEAD, A100)), False),  # of 40 or 80 GB
-        (Cluster((HEAD, L4, H200)), False),
+        (ClusterView((HEAD, L4)), True),
+        (ClusterView((HEAD, H200)), True),
+        (ClusterView((HEAD, A100)), False),  # of 40 or 80 GB
+        (ClusterView((HEAD, L4, H200)), False),
         (LAPTOP, False),
     ],
 )
-def test_tokens_are_expected_of_one_kind_of_gpu(cluster: Cluster, known: bool) -> None:
+def test_tokens_are_expected_of_one_kind_of_gpu(cluster: ClusterView, known: bool) -> None:
     job = spec(engine="vllm", model="acme/medium", engine_args={"max_model_len": 8192})
     assert bool(expected_tokens(job, MEDIUM, cluster)) is known

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job.preflight import adapter_check
-from airflow_provider_raybatch.job.preflight import model_bucket as module
+from airflow_provider_raybatch.job.preflight import model_loader as module
 from airflow_provider_raybatch.job.preflight.model_loader import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_version import Version, current, model_digest
 from airflow_provider_raybatch.storage.errors import NO_IDENTITY, StorageError

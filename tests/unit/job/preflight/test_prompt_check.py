@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.engine.base import overlong
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
-from airflow_provider_raybatch.job.preflight.input_check import Sample
+from airflow_provider_raybatch.job.preflight.input_check import SampledRows
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.prompt_check import check_prompts
 from airflow_provider_raybatch.job.row import Request, RowFailure
@@ -23,14 +23,14 @@ NULL = RowFailure("template", "column 'text' is null")
 TOKENS = ("<|im_start|>", "<|im_end|>")
 
 
-def sample(*texts: str | None) -> Sample:
+def sample(*texts: str | None) -> SampledRows:
     """Rows with these texts; one without makes no request."""
     requests = [Request(messages=[{"role": "user", "content": text}]) for text in texts if text is not None]
     failures = [(ordinal, NULL) for ordinal, text in enumerate(texts) if text is None]
-    return Sample(requests, failures, len(texts))
+    return SampledRows(requests, failures, len(texts))
 
 
-def told(rows: Sample, checked: ModelCheck, limits: Limits | None = None, **fields: Any) -> list[str]:
+def told(rows: SampledRows, checked: ModelCheck, limits: Limits | None = None, **fields: Any) -> list[str]:
     notices: list[Notice] = []
     tolerance = Tolerance(limits or Limits(max_error_fraction=0.5), rows.rows)
     refusal = check_prompts(spec(**fields), rows, checked, tolerance, notices.append)
@@ -80,7 +80,7 @@ def test_special_tokens_in_the_first_rows_are_counted() -> None:
     ]
     (escaped,) = told(rows, checked, special_tokens_in_text="escape")
     assert escaped.endswith("('<|im_end|>', '<|im_start|>'), which are escaped.")
-    raw = Sample([Request(prompt="<|im_start|>user")], [], 1)  # which has to be marked up
+    raw = SampledRows([Request(prompt="<|im_start|>user")], [], 1)  # which has to be marked up
     assert told(raw, checked) == []
 
 

@@ -16,8 +16,8 @@ from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.planning.plan import Cluster
-from airflow_provider_raybatch.job.preflight.input_check import Sample
+from airflow_provider_raybatch.job.planning.plan import ClusterView
+from airflow_provider_raybatch.job.preflight.input_check import SampledRows
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.storage.folder import Folder, folder
@@ -57,7 +57,7 @@ def test_no_engine_starts_for_a_model_that_no_gpu_holds(
     sizes = None if shape is None else model_sizes(SHAPES[shape], None, None)
     monkeypatch.setattr(engine_check, "_checked_model", lambda *_: ModelCheck(context=400, sizes=sizes))
     monkeypatch.setattr(ready, "wait_for_engine_node", lambda *_: None)
-    monkeypatch.setattr(engine_check.cluster_view, "view", lambda: Cluster((DGX,)))
+    monkeypatch.setattr(engine_check.cluster_view, "view", lambda: ClusterView((DGX,)))
     job, notices = spec(engine=engine, model="acme/large"), []
     context = ready.JobContext(job, Secrets(), notices.append, launch=LaunchLog())
     context.source = SimpleNamespace(rows=5)
@@ -65,9 +65,9 @@ def test_no_engine_starts_for_a_model_that_no_gpu_holds(
     context.tolerance = Tolerance(job, 5)
     if refused:
         with pytest.raises(PreflightError, match=r"^model: the weights of 'acme/large' take 131\.4 GiB"):
-            ready._check_model(context, job, Sample([], [], 0))
+            ready._check_model(context, job, SampledRows([], [], 0))
     else:
-        ready._check_model(context, job, Sample([], [], 0))
+        ready._check_model(context, job, SampledRows([], [], 0))
     assert context.launch.loads == loads
     assert [notice.message[:8] for notice in notices] == (["memory: "] if shape == "8B" else [])
 
@@ -75,14 +75,14 @@ def test_no_engine_starts_for_a_model_that_no_gpu_holds(
 @pytest.mark.parametrize("has_vllm", [True, False])
 def test_missing_gpus_are_refused_before_the_model(monkeypatch: pytest.MonkeyPatch, has_vllm: bool) -> None:
     monkeypatch.setattr(engine_check, "vllm_is_here", lambda: has_vllm)
-    monkeypatch.setattr(engine_check.cluster_view, "view", lambda: Cluster((HEAD,)))
+    monkeypatch.setattr(engine_check.cluster_view, "view", lambda: ClusterView((HEAD,)))
     monkeypatch.setattr(engine_check.cluster_view, "gpu_node", lambda _: None)
     job = spec(engine="vllm", model="/no/such/model", num_gpus=1)
     context = ready.JobContext(job, Secrets(), lambda _: None, launch=LaunchLog())
     context.source = SimpleNamespace(rows=5)
     context.journal = SimpleNamespace(folder=None, began_before=lambda: False)
     with pytest.raises(PreflightError, match=r"^num_gpus: the job asks for 1 replica"):
-        ready._check_model(context, job, Sample([], [], 0))
+        ready._check_model(context, job, SampledRows([], [], 0))
 
 
 def claimed_the_day_before(destination: Folder, at: float) -> None:

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT
 from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.plan import ClusterView
 from airflow_provider_raybatch.job.preflight import engine_check
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preview import ask, inspection, tokens
@@ -166,7 +166,7 @@ def test_a_node_with_vllm_is_waited_for(
     came: list[str] = []
     for module in (engine_check, inspection):
         monkeypatch.setattr(module, "vllm_is_here", lambda: False)
-    monkeypatch.setattr(cluster_view, "view", lambda: Cluster((HEAD,)))
+    monkeypatch.setattr(cluster_view, "view", lambda: ClusterView((HEAD,)))
     monkeypatch.setattr(cluster_view, "gpu_node", lambda _: next(iter(came), None))
     monkeypatch.setattr(cluster_view, "wait_for", lambda *_: came.append("node-1"))
     monkeypatch.setattr(inspection, "check_engine", lambda *_: ModelCheck())

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.plan import ClusterView
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preview import inspection, tokens
@@ -237,7 +237,7 @@ def test_a_model_that_no_gpu_holds_is_refused(
     monkeypatch.setattr(inspection, "check_engine", lambda *_: checked)
     monkeypatch.setattr(inspection, "vllm_is_here", lambda: True)
     monkeypatch.setattr(tokens, "VllmCounter", lambda job, _: tokens.EchoCounter(job))
-    monkeypatch.setattr(cluster_view, "view", lambda: Cluster((HEAD, DGX)))
+    monkeypatch.setattr(cluster_view, "view", lambda: ClusterView((HEAD, DGX)))
     source = numbered(tmp_path / "in.jsonl", 5)
     fields = {"engine": "vllm", "model": "acme/large", "engine_args": {"max_model_len": 8192}}
     report = report_of(LocalFolder(str(tmp_path / "out")), source, "plan", **fields)
@@ -256,7 +256,7 @@ def test_the_context_that_the_job_derives_is_shown(
     monkeypatch.setattr(inspection, "vllm_is_here", lambda: True)
     monkeypatch.setattr(tokens, "VllmCounter", lambda job, _: tokens.EchoCounter(job))
     l4 = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:L4": 1.0}
-    monkeypatch.setattr(cluster_view, "view", lambda: Cluster((HEAD, l4)))
+    monkeypatch.setattr(cluster_view, "view", lambda: ClusterView((HEAD, l4)))
     source = texts(tmp_path / "in.jsonl", "short", "w " * 28_000)
     fields = {"engine": "vllm", "model": "acme/medium", "sampling": {"max_tokens": 16}, **TOLERANT}
     fields["prompt"] = "{row.text}"

@@ -13,7 +13,7 @@ import ray
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+from airflow_provider_raybatch.job.planning.plan import ClusterView, Plan
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run import launch as module
@@ -55,7 +55,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     """The nodes of the cluster."""
     found = [GPU_NODE]
     monkeypatch.setattr(module, "Replicas", Started)
-    monkeypatch.setattr(cluster_view, "view", lambda: Cluster(tuple(found)))
+    monkeypatch.setattr(cluster_view, "view", lambda: ClusterView(tuple(found)))
     monkeypatch.setattr(cluster_view, "has_idle", lambda plan: True)
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.job.planning.plan import Cluster, make
+from airflow_provider_raybatch.job.planning.plan import ClusterView, make
 from airflow_provider_raybatch.job.warm_engines import engine_key as module
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES
 from airflow_provider_raybatch.job.warm_engines.warm_source import WarmEngineSource, engine_source
@@ -30,7 +30,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def key(environment: dict[str, SecretStr] | None = None, gpus: float = 1, **fields: Any) -> str:
     spec = submitted(**{"keep_warm": 60, **fields})
-    plan = replace(make(spec, 8, Cluster(({"CPU": 8.0, "GPU": 8.0},))), gpus=gpus)
+    plan = replace(make(spec, 8, ClusterView(({"CPU": 8.0, "GPU": 8.0},))), gpus=gpus)
     found = engine_source(spec, environment or {}, plan)
     assert isinstance(found, WarmEngineSource)
     return found.key.digest
@@ -90,10 +90,10 @@ def test_of_the_runtime_env_all_but_the_spec_counts(job: dict[str, Any], name: s
 
 def test_engines_are_not_kept_by_default() -> None:
     spec = submitted()
-    assert engine_source(spec, {}, make(spec, 8, Cluster(({"CPU": 8.0},)))) is OWN_ENGINES
+    assert engine_source(spec, {}, make(spec, 8, ClusterView(({"CPU": 8.0},)))) is OWN_ENGINES
 
 
 def test_engines_over_several_nodes_are_not_kept() -> None:
     spec = submitted(keep_warm=60)
-    plan = replace(make(spec, 8, Cluster(({"CPU": 8.0},))), spans_nodes=True)
+    plan = replace(make(spec, 8, ClusterView(({"CPU": 8.0},))), spans_nodes=True)
     assert engine_source(spec, {}, plan) is OWN_ENGINES
