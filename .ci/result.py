@@ -29,7 +29,7 @@ def failures(found: Sequence[dict[str, Any]], codes: dict[str, int]) -> list[str
     """Name the failed tests, and what failed without one, as a collection does."""
     lines = [f"FAILED {test}: {why}" for one in found for test, why in one["failures"].items()]
     unsaid = [one["stage"] for one in found if one["code"] and not one["failures"]]
-    said = {one["stage"] for one in found if one["code"]}
+    said = {name for one in found if one["code"] for name in (one["stage"], one["stage"].partition("-")[0])}
     unsaid += [stage for stage, code in codes.items() if code and stage not in said]
     return lines + [f"FAILED {stage}: its output is above" for stage in unsaid]
 

@@ -61,7 +61,18 @@ def check_arguments(
             check(name, known[name])
         elif name in unknown and name in _BY_ITEM and isinstance(given[name], Mapping):
             check(name, {key: value for key, value in given[name].items() if not changes(value)})
+        elif name in unknown and name in _IN_KUBERNETES_WORDS:
+            check_manifest(name, _settled(given[name], changes))
     _check_together(known, unknown, changed)
+
+
+def _settled(value: Any, changes: Callable[[Any], bool]) -> Any:
+    """A copy without what `changes` holds for."""
+    if isinstance(value, Mapping):
+        return {key: _settled(inner, changes) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_settled(inner, changes) for inner in value]
+    return None if changes(value) else value
 
 
 def _text(name: str, value: Any) -> None:
@@ -219,6 +230,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "queue_wait": _duration,
     "ttl_after_finished": _duration_or_none,
 }
+_IN_KUBERNETES_WORDS = ("pod_override", "patch", "spec")
 _BY_ITEM = ("labels", "annotations", "node_selector")
 """Dictionaries whose known items are judged without the others."""
 
@@ -246,7 +258,8 @@ def _check_together(known: Mapping[str, Any], unknown: Collection[str], changed:
         ray_version(known["image"], known.get("ray_version"))
     elif "ray_version" in known:
         ray_version(None, known["ray_version"])
-    if known.get("gpus_per_worker") in (0, "0") and "accelerator_type" in known:
+    gpus = known.get("gpus_per_worker")
+    if gpus is not None and typed(gpus, int, "gpus_per_worker") == 0 and "accelerator_type" in known:
         raise SpecError("gpus_per_worker: it is 0, and accelerator_type is about GPUs; remove one of them.")
     _check_queue(known)
 

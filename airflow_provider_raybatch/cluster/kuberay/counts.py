@@ -39,11 +39,13 @@ def worker_counts(spec: BatchInferenceSpec | None, cluster: KubeRayCluster) -> W
     """
     of_worker = None if cluster.gpus_per_worker is None else typed(cluster.gpus_per_worker, int, "")
     of_replica = _gpus_of_a_replica(spec, cluster, of_worker)
-    gpus = gpus_of_a_worker(of_replica) if of_worker is None else of_worker
+    gpus = gpus_of_a_worker(of_replica) if of_worker is None or not of_replica else of_worker
     fewest, most = (0, None) if cluster.workers is None else worker_range(cluster.workers)
     if most is None:
         replicas = _replicas(spec, gpus)
         most = max(fewest, _workers(replicas, of_replica, gpus, _beside(spec)) if of_replica else replicas)
+    if spec is not None and cluster.spec is None and not most:
+        raise SpecError("ray_cluster: workers is 0, so no replica of the job has a place; raise it.")
     counts = WorkerCounts(gpus, fewest, most)
     if spec is not None and cluster.spec is None and of_replica:
         _check_fit(spec, cluster, counts)

@@ -61,7 +61,10 @@ def ray_cluster_spec(
     given = given or _given(cluster)
     may_scale = not _queue(cluster, given) or _is_elastic(cluster, given)
     spec = _made(cluster, counts, may_scale) if cluster.spec is None else _own(cluster, given.spec)
-    overridden(spec, cluster.pod_override)
+    if cluster.pod_override:
+        check_plain(cluster.pod_override, "pod_override")
+        overridden(spec, cluster.pod_override)
+        check_shape(spec, "pod_override")
     if cluster.patch:
         check_plain(cluster.patch, "patch")
         spec = merged(spec, cluster.patch)

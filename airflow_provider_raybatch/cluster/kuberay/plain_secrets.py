@@ -19,6 +19,7 @@ _SECRET_PAIRS = (
 )  # fmt: skip
 _NOT_SECRET_ENDS = frozenset({
     "file", "path", "dir", "url", "uri", "name", "id", "mode", "type", "limit", "ttl",
+    "class",
 })  # fmt: skip
 """Last words of variables that name where a secret lies, or one of its properties."""
 _SECRET_VALUES = re.compile(
@@ -41,7 +42,7 @@ def check_variable_value(field: str, name: str, value: object) -> None:
     if value not in ("", None) and looks_secret(name, value):
         raise SpecError(
             f"{field}: {name} looks like a secret, and a RayJob can be read by many; put it into a Secret "
-            "and give {'secretKeyRef': {'name': ..., 'key': ...}}."
+            "and give 'valueFrom': {'secretKeyRef': {'name': ..., 'key': ...}}."
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 
 _KEYS = {
@@ -41,12 +42,21 @@ def merged(base: Any, patch: Any, path: str = "patch") -> Any:
         if value is None:
             result.pop(key, None)
         elif key in _ADDED and isinstance(value, (list, tuple)):
-            result[key] = [*(result.get(key) or ()), *value]
+            result[key] = [*_listed(result.get(key), f"{path}.{key}"), *value]
         elif key in _KEYS and isinstance(value, (list, tuple)):
-            result[key] = _items(result.get(key) or [], value, key, f"{path}.{key}")
+            result[key] = _items(_listed(result.get(key), f"{path}.{key}"), value, key, f"{path}.{key}")
         else:
             result[key] = merged(result.get(key, {}), value, f"{path}.{key}")
     return result
+
+
+def _listed(base: Any, path: str) -> list[Any]:
+    """A list that is merged with another one."""
+    if not isinstance(base or [], (list, tuple)) or not all(isinstance(one, Mapping) for one in base or ()):
+        raise SpecError(
+            f"{path}: the spec below it has {shown(base)} there, not a list of objects; correct it."
+        )
+    return list(base or ())
 
 
 def _items(base: Any, patch: Any, field: str, path: str) -> list[Any]:
@@ -77,8 +87,6 @@ SECURITY: Manifest = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 """Of Kubernetes' restricted profile, all but the user, which the image sets."""
-_SHARED_MEMORY = "shared-mem"
-"""Our volume for ``/dev/shm``, named as KubeRay names its own."""
 _HEAD_CPUS, _HEAD_MEMORY = 2, "8Gi"
 _PORTS = {"gcs": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080}
 _KEPT = {"karpenter.sh/do-not-disrupt": "true"}
@@ -130,17 +138,18 @@ def worker_group(cluster: KubeRayCluster, gpus: int, counts: tuple[int, int]) ->
     return _group(GPU_GROUP if gpus else CPU_GROUP, counts, parameters, template)
 
 
-def overridden(spec: Manifest, override: Mapping[str, Any] | None) -> None:
+def overridden(spec: Manifest, override: Mapping[str, Any]) -> None:
     """Merge `pod_override` over the template of each group of a RayCluster, in place.
 
     :raises SpecError: an item of a list lacks what tells it apart.
     """
     for group in (spec["headGroupSpec"], *(spec.get("workerGroupSpecs") or ())):
-        own = copy.deepcopy(dict(override or {}))
+        own = copy.deepcopy(dict(override))
         inner = own.get("spec")
         if isinstance(inner, Mapping) and isinstance(inner.get("containers"), (list, tuple)):
             ray = {"name": group["template"]["spec"]["containers"][0].get("name")}
-            own["spec"] = {**inner, "containers": [ray | dict(one) for one in inner["containers"]]}
+            named = [ray | dict(one) if isinstance(one, Mapping) else one for one in inner["containers"]]
+            own["spec"] = {**inner, "containers": named}
         group["template"] = merged(group["template"], own, "pod_override")
 
 
@@ -168,7 +177,6 @@ def _container(cluster: KubeRayCluster, name: str) -> Manifest:
         "image": cluster.image,
         # The end of its output says why it could not start; KubeRay soon deletes the pod.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": _SHARED_MEMORY, "mountPath": "/dev/shm"}],
         "securityContext": dict(SECURITY),
     }
 
@@ -176,8 +184,6 @@ def _container(cluster: KubeRayCluster, name: str) -> Manifest:
 def _template(
     cluster: KubeRayCluster, container: Manifest, kept: Mapping[str, str] | None = None
 ) -> Manifest:
-    # Ray's object store lies in shared memory; Docker's 64 MiB would make it use the disk.
-    shared = {"medium": "Memory", "sizeLimit": container["resources"]["limits"]["memory"]}
     metadata = {"annotations": {**_KEPT, **(kept or {}), **_of_pods(cluster.annotations)}}
     if labels := _of_pods(cluster.labels):
         metadata["labels"] = labels
@@ -186,7 +192,6 @@ def _template(
         "terminationGracePeriodSeconds": _STOP_SECONDS,
         "enableServiceLinks": False,  # a Service `vllm` would set VLLM_PORT, to what vLLM can't read
         "containers": [container],
-        "volumes": [{"name": _SHARED_MEMORY, "emptyDir": shared}],
     }
     return {"metadata": metadata, "spec": spec}
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.failures.causes import said
 from airflow_provider_raybatch.job.parts import part as parts
@@ -26,7 +27,6 @@ from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Entries
 from airflow_provider_raybatch.job.reuse.store.store import Emit, ResponseStore
 from airflow_provider_raybatch.job.tasks.base import Task
-from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
@@ -104,7 +104,7 @@ def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], emit: 
 def not_stored(error: Exception, shows_rows: bool) -> str:
     """A sentence about answers that are not stored."""
     why = said(error, shows_rows)
-    why = why if isinstance(error, StorageError) else f"reuse: {why}."
+    why = why if isinstance(error, RaybatchError) else f"reuse: {why}."
     return f"{why} The response store lacks new responses."
 
 

@@ -66,7 +66,7 @@ def one_by_one(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "parquet_file", parquet_file)
     for module in (segment, compaction):
         patch.setattr(module, "ROWS_PER_SEGMENT", 2)
-    patch.setattr(store, "_RANGES", 2)
+    patch.setattr(store, "MOST_RANGES", 2)
     patch.setattr(data, "ROWS_PER_FILE", 2)
     numbers = itertools.count()
     patch.setattr(compaction.uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))

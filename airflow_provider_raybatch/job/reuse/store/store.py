@@ -15,7 +15,7 @@ import pyarrow as pa
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_MARK, STORE_WHOLE
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.request.key_array import Keys, range_of
+from airflow_provider_raybatch.job.request.key_array import MOST_RANGES, Keys, range_of
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.reuse.store import compaction, data, segment
 from airflow_provider_raybatch.job.reuse.store.compaction import Compacted
@@ -35,8 +35,6 @@ from airflow_provider_raybatch.storage.errors import StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
 Emit = Callable[[Notice], None]
-_RANGES = 64
-"""Ranges of keys, one of which is sorted in memory at a time: of 100 million rows, 1.6 million."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ class ResponseStore:
         interrupted one, it writes all rows again, and compaction drops the duplicates.
 
         :param tables: columns `key` (``binary(16)``) and `output` (a struct, of one type in all tables); rows
-            without output are failures and are skipped. No memory depends on how many rows there are.
+            without output are failures and are skipped. A 256th of the keys is in memory at a time.
         :returns: how many rows were stored.
         """
         if self.holds(driver):
@@ -155,10 +153,10 @@ class ResponseStore:
         at = int(self.clock())
         with error_prefix("reuse"):
             files: list[str] = []
-            added = Partitions(_Added, _RANGES)
+            added = Partitions(_Added, MOST_RANGES)
             for path, keys in data.write(self.folder, driver, tables, at):
                 file: Int = np.full(len(keys), len(files), np.int32)
-                added.add(_Added(keys, file, np.arange(len(keys))), range_of(keys, _RANGES))
+                added.add(_Added(keys, file, np.arange(len(keys))), range_of(keys, MOST_RANGES))
                 files.append(path)
             entries = self._entries(added, files, at)
             for number, some in enumerate(in_segments(entries)):

@@ -53,6 +53,7 @@ def test_secrets_in_manifests_are_refused(place: str) -> None:
         ("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token", False),
         ("MAX_TOKENS", "512", False),
         ("HF_HOME", "/models", False),
+        ("secretProviderClass", "vault", False),
         ("PROXY", "http://proxy:3128", False),
     ],
 )

@@ -58,6 +58,7 @@ def spec(**more: Any) -> BatchInferenceSpec:
         ({}, {"engine": "echo", "model": "echo"}, WorkerCounts(0, 0, 1)),
         ({}, {"engine": "echo", "model": "echo", "replicas": 2}, WorkerCounts(0, 0, 2)),
         ({"gpus_per_worker": 0}, {}, WorkerCounts(0, 0, 1)),
+        ({"gpus_per_worker": 1}, {"engine": "echo", "model": "echo"}, WorkerCounts(0, 0, 1)),
         ({"gpus_per_worker": 0, "workers": (1, 3)}, {}, WorkerCounts(0, 1, 3)),
         ({"gpus_per_worker": "0", "workers": "(2, None)"}, {}, WorkerCounts(0, 2, 2)),
         ({"gpus_per_worker": "2"}, {"replicas": 4}, WorkerCounts(2, 0, 2)),

@@ -113,7 +113,9 @@ GROUP = {"groupName": "a", **HEAD}
 
 
 def test_a_spec_that_makes_no_cluster_is_one_sentence(assert_sentences: AssertSentences) -> None:
-    assert_sentences(lambda value: KubeRayCluster(spec=value).check(), SpecError)
+    assert_sentences(
+        lambda value, override=None: made(KubeRayCluster(spec=value, pod_override=override)), SpecError
+    )
 
 
 def test_a_file_without_one_cluster_is_one_sentence(

@@ -152,14 +152,16 @@ def test_workers_scale_from_zero_and_name_their_accelerator() -> None:
     assert spec["autoscalerOptions"]["version"] == "v2"
 
 
-def test_head_has_no_ray_cpus_and_shared_memory() -> None:
+def test_head_has_no_ray_cpus() -> None:
     spec = made(**EVERYTHING)["spec"]["rayClusterSpec"]
     assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    for pod, memory in zip(pods(made(**EVERYTHING)), ("8Gi", "64Gi"), strict=True):
-        shared = {"name": "shared-mem", "emptyDir": {"medium": "Memory", "sizeLimit": memory}}
-        assert pod["spec"]["volumes"][0] == shared
-        mounts = pod["spec"]["containers"][0]["volumeMounts"]
-        assert mounts[0] == {"name": "shared-mem", "mountPath": "/dev/shm"}
+
+
+def test_shared_memory_is_left_to_kuberay() -> None:
+    """It gives Ray's container as much as the memory that it has in the end."""
+    for pod in pods(made(accelerator_type="L4")):
+        assert "volumes" not in pod["spec"]
+        assert "volumeMounts" not in pod["spec"]["containers"][0]
 
 
 def test_every_pod_is_overridden_and_stays_rays() -> None:
@@ -173,8 +175,8 @@ def test_every_pod_is_overridden_and_stays_rays() -> None:
             "Always",
         )
         assert [one["name"] for one in container["env"]] == ["HF_HOME", "HF_TOKEN"]
-        assert [one["name"] for one in container["volumeMounts"]] == ["shared-mem", "models"]
-        assert [one["name"] for one in pod["volumes"]] == ["shared-mem", "models"]
+        assert [one["name"] for one in container["volumeMounts"]] == ["models"]
+        assert [one["name"] for one in pod["volumes"]] == ["models"]
     assert [one["key"] for one in head["tolerations"]] == ["spot"]
     assert [one["key"] for one in worker["tolerations"]] == ["nvidia.com/gpu", "spot"]
     assert ("nodeSelector" in head, worker["nodeSelector"]) == (False, {"pool": "gpu"})

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.parts.part import Part, write_all
 from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
@@ -17,7 +18,7 @@ from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.reuse.cached_parts import matched
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import Responses
-from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
+from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, not_stored, remember
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
@@ -94,6 +95,13 @@ def test_store_failure_at_the_end_keeps_the_dataset(
     remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], notices.append, ONE)
     assert notices[0].level == "warning"
     assert "The response store lacks new responses" in notices[0].message
+
+
+@pytest.mark.parametrize("error", [RaybatchError("TMPDIR: there is no room; free some."), OSError("no room")])
+def test_a_warning_about_the_store_is_two_sentences(error: Exception) -> None:
+    said = not_stored(error, shows_rows=True)
+    assert ".." not in said
+    assert said.endswith(". The response store lacks new responses.")
 
 
 def test_the_ledger_gives_its_newest_answers(disk: LocalFolder) -> None:
