@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +87,15 @@ class Scenes:
         """Run a job, and return the number of its good rows."""
         return self.made(**fields).counts.ok
 
-    def both(self, **fields: Any) -> None:
-        """Keep two engines: the rows last until the second replica has its own, also on a busy host."""
+    def longer(self) -> Iterator[None]:
+        """Rows that last longer each time, until the second replica has its own, also on a busy host."""
         for words in (20, 80, 320):
             self.task.input([f"{number} {'word ' * words}" for number in range(16)])
+            yield
+
+    def both(self, **fields: Any) -> None:
+        """Keep two engines."""
+        for _ in self.longer():
             self.run(replicas=2, **fields)
             if sum(state is not None and state.is_free for state in warm_engines().values()) == 2:
                 break
@@ -105,7 +110,11 @@ class Scenes:
         until(lambda: not warm_engines() and free() == 2)
 
     def own_engines_name_their_gpus(self) -> list[Any]:
-        return gpus(self.made(replicas=2, keep_warm=None))
+        found: list[str] = []
+        for _ in self.longer():
+            found = found if len(found) == 2 else gpus(self.made(replicas=2, keep_warm=None))
+        self.task.input(ROWS)
+        return found
 
     def both_stay_warm(self) -> list[Any]:
         self.both()
