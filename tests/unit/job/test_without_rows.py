@@ -277,7 +277,7 @@ def test_a_flaw_of_the_report_is_not_quoted(job: Job, monkeypatch: pytest.Monkey
         raise ValueError(canary("flaw"))
 
     monkeypatch.setattr("airflow_provider_raybatch.job.output.tally.answers_in", flawed)
-    monkeypatch.setattr("airflow_provider_raybatch.job.output.tally.Counted.add", flawed)
+    monkeypatch.setattr("airflow_provider_raybatch.job.output.tally.CountedAnswers.add", flawed)
     job.run([{"text": canary("text")}], prompt="{row.text}")
     warnings = [event.text() for event in job.events if "the report lacks" in event.text()]
     assert len(warnings) == 1
