@@ -17,7 +17,7 @@ LANES := .venv-operators .venv-vllm-oldest .venv-vllm-newest
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
 # Two lanes that are about as long, so that no core waits at the end, and the kills beside them.
-CHECKS := lint+docs+packaging unit-jobs,unit-cluster,integration-jobs+unit-others,unit-engine,integration-airflow+chaos
+CHECKS := lint+docs+packaging unit-jobs,integration-jobs+unit-others,unit-engine,integration-airflow,unit-cluster+chaos
 
 # Environments are made side by side.
 MAKEFLAGS += --jobs=4

@@ -28,8 +28,8 @@ class KubeRayCluster:
     :param image: image of head and workers, with Ray, the engine and what else the job imports.
     :param ray_version: Ray's version in the image, at least 2.56; by default that of the image's tag.
     :param accelerator_type: GPUs of the workers, as Ray names them, such as ``H100``.
-    :param gpus_per_worker: GPUs of a worker; by default those of a replica, at most 8, and of a job that is
-        not known one, where `accelerator_type` is given. 0 for none.
+    :param gpus_per_worker: GPUs of a worker; by default those of a replica, at most 8. Where the job is not
+        known, one with an `accelerator_type`, else none. 0 for none.
     :param workers: a number, or (fewest, most). By default none at first, and at most as many as the most of
         the job's `replicas` need, or 4 replicas (1 without GPUs).
     :param node_selector: labels of the workers' nodes, such as those of the accelerator in a cloud.
