@@ -89,4 +89,5 @@ def assert_going_on(world, runs, before):
         (job,) = world.jobs.of(run.task)
         assert (job["submission_id"], job["status"]) == (submission_id, "RUNNING")
         assert run.replicas() == replicas
-        assert run.task.read()["try_number"] == 1
+        # Airflow takes back what a dead scheduler's workers run, once its heartbeat is 30 s old.
+        assert run.task.read()["try_number"] <= (2 if run.mode == "blocking" else 1)
