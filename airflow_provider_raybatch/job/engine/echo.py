@@ -21,7 +21,6 @@ import numpy.typing as npt
 from airflow_provider_raybatch.contract.arguments.response_schema import followed
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import echo_tools
 from airflow_provider_raybatch.job.engine.base import (
     EngineDeadError,
     EngineInfo,
@@ -32,7 +31,7 @@ from airflow_provider_raybatch.job.engine.base import (
 from airflow_provider_raybatch.job.engine.echo_args import EchoSampling, check_echo, parsed
 from airflow_provider_raybatch.job.engine.echo_json import fitting
 from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling, texts_of
-from airflow_provider_raybatch.job.engine.echo_tools import EchoReasoning, EchoTools, seen_in
+from airflow_provider_raybatch.job.engine.echo_tools import EchoReasoning, EchoTools, seen_in, with_logprobs
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, response_of
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_values
@@ -201,7 +200,7 @@ class EchoEngine:
         response = Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
         if not self._keeps_logprobs:
             return response
-        return echo_tools.added(response, asked.prompt, vars(asked.sampling))
+        return with_logprobs(response, asked.prompt, vars(asked.sampling))
 
     def _completion(self, asked: _Encoded, number: int) -> Completion:
         tools = self._tools.get(asked.step)

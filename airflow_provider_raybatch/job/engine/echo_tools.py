@@ -84,7 +84,7 @@ class EchoReasoning:
         return {"reasoning": " ".join(self.words), "reasoning_tokens": len(self.words)}
 
 
-def added(response: Response, prompt: str, sampling: Mapping[str, Any]) -> Response:
+def with_logprobs(response: Response, prompt: str, sampling: Mapping[str, Any]) -> Response:
     """The response with the log probabilities that its request asks for.
 
     :param sampling: parameters of the request.
@@ -92,12 +92,12 @@ def added(response: Response, prompt: str, sampling: Mapping[str, Any]) -> Respo
     if are_asked(sampling, "logprobs"):
         most = int(sampling["logprobs"])
         completions = tuple(
-            replace(one, extra={**one.extra, "logprobs": of_words(_generated(one), most)})
+            replace(one, extra={**one.extra, "logprobs": logprobs_of_words(_generated(one), most)})
             for one in response.completions
         )
         response = replace(response, completions=completions)
     if are_asked(sampling, "prompt_logprobs"):
-        made = of_words(prompt.split(), int(sampling["prompt_logprobs"]), has_first=False)
+        made = logprobs_of_words(prompt.split(), int(sampling["prompt_logprobs"]), has_first=False)
         response = replace(response, extra={**response.extra, "prompt_logprobs": made})
     return response
 
@@ -109,7 +109,7 @@ def _generated(completion: Completion) -> list[str]:
     return [*before, *(words if len(words) == tokens else [completion.text] * tokens)]
 
 
-def of_words(words: Sequence[str], alternatives: int, has_first: bool = True) -> TokenLogprobs:
+def logprobs_of_words(words: Sequence[str], alternatives: int, has_first: bool = True) -> TokenLogprobs:
     """Each word is the likeliest of its place, with a probability that a hash of it decides.
 
     :param alternatives: how many of the likeliest words: the word itself, then it with a number.
