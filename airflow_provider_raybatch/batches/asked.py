@@ -61,9 +61,7 @@ def checked_input(store: BatchStore, record: BatchRecord, limits: FileLimits) ->
         )
         return CheckedFile(0, None, [error])
     with io.BufferedReader(_Pieces(store, record.input), _BLOCK) as content:
-        return validate(
-            cast("BinaryIO", content), endpoint=record.endpoint, model=record.model, limits=limits
-        )
+        return validate(cast(BinaryIO, content), endpoint=record.endpoint, model=record.model, limits=limits)
 
 
 _BLOCK = 1024 * 1024

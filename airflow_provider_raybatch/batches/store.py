@@ -130,7 +130,7 @@ class BatchStore:
             return None
         place = layout.batch_folder(batch_id)
         if (over := self._known.get(place)) is not None:
-            return cast("BatchState", over)
+            return cast(BatchState, over)
         found = {entry.path.rpartition("/")[2]: entry.size for entry in self.root.list(place, depth=1)}
 
         def once(name: str, parsed: Callable[[bytes], Document]) -> Document | None:

@@ -329,6 +329,6 @@ def _buffered(content: BinaryIO) -> Iterator[BinaryIO]:
         return
     reader = io.BufferedReader(content, _BLOCK)
     try:
-        yield cast("BinaryIO", reader)
+        yield cast(BinaryIO, reader)
     finally:
         reader.detach()  # which the end of `reader` would close

@@ -65,7 +65,7 @@ class Dataset(DatasetFiles):
             relation = on.read_parquet(self.files)
         else:
             # The stubs know single paths alone; DuckDB takes lists.
-            relation = on.read_json(cast("str", self.files), format="newline_delimited")
+            relation = on.read_json(cast(str, self.files), format="newline_delimited")
         (rows,) = relation.aggregate("count(*)").fetchall()[0]
         self.check_rows(rows)
         return relation

@@ -74,7 +74,7 @@ class HubFolder:
         known = self.head(path) if size is None else Entry(path, size, "")
         if known is None:
             raise self._gone(path)
-        return cast("BinaryIO", io.BufferedReader(RangedFile(self, known), REQUEST_BYTES))
+        return cast(BinaryIO, io.BufferedReader(RangedFile(self, known), REQUEST_BYTES))
 
     def _get(self, path: str, span: tuple[int, int] | None) -> bytes:
         url = f"{self.hub}/datasets/{self.dataset}/resolve/{self.commit}/{quote(path)}"

@@ -121,7 +121,7 @@ def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: boo
             "BinaryIO", io.BufferedReader(ranges, REQUEST_BYTES) if ahead and not is_small else ranges
         )
     _check_listed(file, place, path)
-    return place.open(path, file.size) if ahead else cast("BinaryIO", RangedFile(place, entry))
+    return place.open(path, file.size) if ahead else cast(BinaryIO, RangedFile(place, entry))
 
 
 def with_content(file: SourceFile, credentials: AwsCredentials | None) -> SourceFile:

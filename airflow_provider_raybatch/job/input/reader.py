@@ -211,7 +211,7 @@ class Reader:
     def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:
         if number not in self._headers:
             stream.seek(0)
-            buffered = io.BufferedReader(cast("io.RawIOBase", stream), _HEADER_BYTES)
+            buffered = io.BufferedReader(cast(io.RawIOBase, stream), _HEADER_BYTES)
             self._headers[number], _ = text_start(self._listing.files[number], buffered, True)
             buffered.detach()
         return self._headers[number]

@@ -55,7 +55,7 @@ def _check_column(spec: BatchInferenceSpec, name: str, found: Mapping[pa.DataTyp
 
 
 def _write(spec: BatchInferenceSpec, types: Mapping[str, Collection[pa.DataType]]) -> None:
-    task, folder, parts = _Inputs(spec), cast("Folder", _Memory()), list[Part]()
+    task, folder, parts = _Inputs(spec), cast(Folder, _Memory()), list[Part]()
     each = {name: list(kinds) for name, kinds in types.items()}
     for number in range(max(map(len, each.values()))):
         for make in (pa.nulls, _values):

@@ -95,7 +95,7 @@ class Launch(AbstractContextManager["Launch"]):
             made, error = answer
             if error is not None:
                 raise error
-            return cast("T", made)
+            return cast(T, made)
         if self._replicas is None or not self._starts_soon:
             return None
         returned: T | None = self._replicas.ask(RemoteCall(function, arguments))

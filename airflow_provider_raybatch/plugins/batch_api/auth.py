@@ -64,7 +64,7 @@ def may_run(user: Any, dag_id: str) -> bool:
     """
     permission = requires_access_dag("POST", DagAccessEntity.RUN, param_dag_id=dag_id)
     try:
-        permission(cast("Request", None), user)  # it takes the DAG from the request only without the id
+        permission(cast(Request, None), user)  # it takes the DAG from the request only without the id
     except HTTPException:
         return False
     return True

@@ -258,7 +258,7 @@ def row_images_of(folder: Path, cluster: Cluster, attached: Any, patch: pytest.M
 
 
 async def loads_all_it_has_room_for(images: RowImages) -> list[RowFailure | None]:
-    loading, rows = [], cast("Any", None)
+    loading, rows = [], cast(Any, None)
     while images.has_room:
         prepared = PreparedRow(Request(prompt="x", images=(Image(content=b"a picture"),)))
         loading.append(images.load(Row(0, 0, prepared, rows, 0)))

@@ -69,7 +69,7 @@ def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
 @pytest.fixture
 def coordinator(storage: Storage) -> Board:
     """With one replica that has all rows, and another one that waits."""
-    made = Board(ROWS, folder=cast("Folder", storage))
+    made = Board(ROWS, folder=cast(Folder, storage))
     made.ready("a-1", slots=ROWS)
     assert rows_of(made, "a-1") == list(range(ROWS))
     made.ready("b-1", slots=ROWS)
