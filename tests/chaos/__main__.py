@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--spread", type=float, default=0.0, help="seconds within which engines start")
     parser.add_argument("--keep-warm", type=float, default=0.0, help="seconds for which engines stay warm")
     parser.add_argument("--equal", type=int, default=1, help="so many rows ask the same")
+    parser.add_argument("--steps", action="store_true", help="ask two questions about each row")
     parser.add_argument("--early", action="store_true", help="kill while engines start")
     parser.add_argument("--faults", default="0:0", help="FROM:TO, seeds of other faults, afterwards")
     parser.add_argument("--no-stops", action="store_true", help="leave out the ways of stopping")
@@ -44,6 +45,7 @@ def main() -> int:
     pace = Pace(
         rows=given.rows,
         equal=given.equal,
+        steps=given.steps,
         replicas=given.replicas,
         startup_spread=given.spread,
         keep_warm=given.keep_warm,

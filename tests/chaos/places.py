@@ -21,7 +21,7 @@ from moto.s3.models import s3_backends
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from tests.support.s3_server import S3Server
 
-from .workload import prompt_of
+from .workload import requests_of
 
 PHASES = ("before claim", "generating", "publishing", "after commit")
 _JOURNAL = "_raybatch/journal/"
@@ -160,10 +160,12 @@ class Parts:
 
 
 def _answered(content: bytes) -> Iterator[str]:
-    table = pq.ParquetFile(io.BytesIO(content)).read(["ok", "input"])
-    for ok, row in zip(table["ok"].to_pylist(), table["input"].to_pylist(), strict=True):
-        if ok:
-            yield prompt_of(row)
+    table = pq.ParquetFile(io.BytesIO(content)).read()
+    for part in table.filter(table["ok"]).to_pylist():
+        if (row := part.get("input")) is None:  # of a first step, whose answers are not cut
+            yield part["output"]["response"]
+        else:
+            yield requests_of(row, "say_response" in row)[-1]
 
 
 def phase(place: Place) -> str:

@@ -33,7 +33,7 @@ from .lives import FirstLives, Lives
 from .places import Parts, Place, rows_at
 from .plan import Kill
 from .result import Result
-from .workload import Found, Pace, check, prompt_of, write_source
+from .workload import Found, Pace, check, requests_of, write_source
 from .world import AWS, BOUND, OWN, Hit, Live, World
 
 CLEARED = ("cleared", "suspended")
@@ -120,11 +120,12 @@ class Case:
     source: dict[int, dict[str, Any]]
     before: frozenset[str] = frozenset()
     """Submissions of the run before, which had its engines."""
+    steps: bool = False
 
     @property
     def prompts(self) -> set[str]:
         """Its distinct requests."""
-        return {prompt_of(row) for row in self.source.values()}
+        return {prompt for row in self.source.values() for prompt in requests_of(row, self.steps)}
 
     def count(self, written_within: float) -> Count:
         """Count the requests to its engines; `written_within` as for :func:`.counting.count`."""
@@ -139,7 +140,7 @@ class Case:
         if state != "success":
             return Found(lost=len(self.source))
         uri = _retried(self.live.task.xcom)["uri"]
-        return check(self.source, rows_at(self.live.place, uri))
+        return check(self.source, rows_at(self.live.place, uri), self.steps)
 
 
 def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: list[Run]) -> Result:
@@ -233,6 +234,7 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
             Live(task, place, bound=bound, elsewhere=bucket, kept=bool(pace.keep_warm)),
             source,
             before,
+            pace.steps,
         )
         for task, place, source in zip(tasks, places, sources, strict=True)
     ]

@@ -14,6 +14,12 @@ from typing import Any
 PROMPT = "Row {row.asks} says {row.text}"
 LONGEST = 8
 """`max_tokens`: some answers are cut."""
+WHOLE = 16
+"""With this one, none is."""
+STEPS = [
+    {"name": "say", "prompt": PROMPT, "sampling": {"max_tokens": WHOLE}},
+    {"name": "again", "prompt": "Again {row.say_response}"},
+]
 _FILES = 5
 _WORDS = ("alder", "birch", "cedar", "dogwood", "elm", "fir", "ginkgo", "juniper", "кедр", "松", "🌲")
 
@@ -26,10 +32,12 @@ class Pace:
     :param startup_spread: seconds within which engines start, each at random.
     :param keep_warm: seconds for which engines stay after their job; 0 for none.
     :param equal: so many rows ask the same.
+    :param steps: whether a second question is asked about the answer of the first.
     """
 
     rows: int = 2000
     equal: int = 1
+    steps: bool = False
     replicas: int = 2
     slots: int = 16
     rows_in_flight: int = 32
@@ -44,7 +52,7 @@ class Pace:
         return {
             "source": str(folder / "source"),
             "destination": str(folder / "destination"),
-            "prompt": PROMPT,
+            **({"prompt": None, "steps": STEPS} if self.steps else {"prompt": PROMPT}),
             "sampling": {"temperature": 0, "max_tokens": LONGEST},
             "engine_args": {
                 "seconds_per_token": self.seconds_per_token,
@@ -113,18 +121,42 @@ def prompt_of(row: Mapping[str, Any]) -> str:
 
 def output_of(row: Mapping[str, Any]) -> Output:
     """Return the prompt's words, cut to `max_tokens`; a word counts as a token."""
-    words = prompt_of(row).split()
-    answered = words[:LONGEST]
-    return Output(" ".join(answered), "length" if len(words) > LONGEST else "stop", len(words), len(answered))
+    return _cut(prompt_of(row), LONGEST)
 
 
-def check(source: Mapping[int, Mapping[str, Any]], delivered: Iterable[Mapping[str, Any]]) -> Found:
+def _cut(prompt: str, longest: int) -> Output:
+    words = prompt.split()
+    answered = words[:longest]
+    return Output(" ".join(answered), "length" if len(words) > longest else "stop", len(words), len(answered))
+
+
+def requests_of(row: Mapping[str, Any], steps: bool = False) -> list[str]:
+    """Return the prompts that are asked about a row, in order."""
+    return [prompt_of(row), f"Again {prompt_of(row)}"] if steps else [prompt_of(row)]
+
+
+def columns_of(row: Mapping[str, Any], steps: bool = False) -> dict[str, Any]:
+    """Return the columns that a row gets."""
+    if not steps:
+        return {**asdict(output_of(row)), "cached_tokens": 0}
+    said, again = requests_of(row, steps)
+    outputs = {"say": _cut(said, WHOLE), "again": _cut(again, LONGEST)}
+    return {
+        f"{name}_{column}": value
+        for name, one in outputs.items()
+        for column, value in {**asdict(one), "cached_tokens": 0}.items()
+    }
+
+
+def check(
+    source: Mapping[int, Mapping[str, Any]], delivered: Iterable[Mapping[str, Any]], steps: bool = False
+) -> Found:
     """Compare an output with its input."""
     times: Counter[int] = Counter()
     wrong = 0
     for row in delivered:
         asked = source.get(row["id"])
-        if asked is None or {**row} != {**asked, **asdict(output_of(asked)), "cached_tokens": 0}:
+        if asked is None or {**row} != {**asked, **columns_of(asked, steps)}:
             wrong += 1
         else:
             times[row["id"]] += 1

@@ -13,6 +13,7 @@ PARAMS: dict[str, Any] = {
     "source": "",
     "destination": "",
     "prompt": "",
+    "steps": None,
     "sampling": {},
     "engine_args": {},
     "replicas": 1,
