@@ -197,15 +197,42 @@ class Savings(ContractModel):
     cost: float | None = None
 
 
-class BatchManifest(ContractModel):
-    """A committed dataset.
+class RunStatistics(ContractModel):
+    """What a run took.
 
-    :param uri: the immutable folder that holds `files` and nothing else.
-    :param report_uri: ``report.html`` about the dataset, with ``report.json`` beside it; ``None`` where it
-        could not be written.
-    :param dead_letter_uri: folder of the failed rows, with reason and request; ``None`` if there are none.
-    :param errors_uri: folder of the same rows as OpenAI's error files, where `format` is ``openai_batch``.
-    :param ordered: whether `preserve_order` promised the input's order.
+    :param timing: of this submission; so are `stages`, `replicas`, `plan` and `versions`.
+    :param replicas: what each one did.
+    :param gpu_seconds: GPUs times seconds for which the run's replicas held them, over all attempts since the
+        last clear, as far as these could note it; a driver that is killed may lose its last minute.
+    :param gpu_seconds_by_type: the same by Ray's accelerator type, ``""`` where the type is not known.
+    :param gpu_hour_price: of one GPU, by accelerator type; types without a price are left out.
+    :param cost: of all GPUs held: `gpu_seconds_by_type` times `gpu_hour_price`; 0 without GPUs, ``None``
+        unless each has a price.
+    :param currency: of `gpu_hour_price` and `cost`, in ISO 4217.
+    :param effective_sampling: the model's `generation_config` merged with the user's `sampling`.
+    :param plan: the job's sizes, each as `value` and `reason`; under `engine` those of the engine itself.
+    :param versions: of the software that made it.
+    """
+
+    cost: float | None = Field(default=None, ge=0)
+    currency: str | None = None
+    gpu_seconds: float = Field(default=0.0, ge=0)
+    gpu_seconds_by_type: dict[str, float] = Field(default_factory=dict)
+    gpu_hour_price: dict[str, float] = Field(default_factory=dict)
+    timing: Timing = Field(default_factory=Timing)
+    stages: StageSeconds = Field(default_factory=StageSeconds)
+    replicas: list[ReplicaStats] = Field(default_factory=list)
+    effective_sampling: dict[str, Any] = Field(default_factory=dict)
+    plan: dict[str, Any] = Field(default_factory=dict)
+    digests: Digests = Field(default_factory=Digests)
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+class RunResult(RunStatistics):
+    """What a run came to: its manifest has it, and its report.
+
+    :param counts: ``None`` where no dataset was published; so are `tokens_saved`, `tokens_generated` and
+        `savings`.
     :param tokens_paid: input and output tokens that the task's run paid for, over all attempts since the last
         clear, failed rows included. What killed processes had generated and not written counts as of their
         last report: a replica's is a second old, a driver's half a minute.
@@ -214,73 +241,74 @@ class BatchManifest(ContractModel):
     :param tokens_saved: of `tokens`, input and output tokens that the run did not pay for: earlier runs, the
         response store or equal rows had the answers.
     :param tokens_generated: of `tokens.output`, those that this submission generated.
-    :param gpu_seconds: GPUs times seconds for which the run's replicas held them, over all attempts since the
-        last clear, as far as these could note it; a driver that is killed may lose its last minute.
-    :param gpu_seconds_by_type: the same by Ray's accelerator type, ``""`` where the type is not known.
-    :param gpu_hour_price: of one GPU, by accelerator type; types without a price are left out.
-    :param cost: of all GPUs held: `gpu_seconds_by_type` times `gpu_hour_price`; 0 without GPUs, ``None``
-        unless each has a price.
-    :param currency: of `gpu_hour_price` and `cost`, in ISO 4217.
     :param savings: what the run would have paid for without resume, reuse and the like: `tokens_saved`,
         what earlier attempts had asked, and forced tokens.
+    :param steps: what became of each of `steps`, in their order; ``None`` where the task asked one question,
+        or where it is not known.
+    :param finish_reasons: completions by finish reason (``stop``, ``length``, ...).
+    :param last_run: the dataset of the same task before this one, where it is known.
+    :param uri: the immutable folder that holds the dataset and nothing else; ``None`` where there is none.
+    :param dead_letter_uri: folder of the failed rows, with reason and request; ``None`` if there are none.
+    :param submission_id: Ray's id of the job.
+    :param created_at: ISO 8601, in UTC.
+    """
+
+    counts: Counts | None = None
+    tokens: Tokens = Field(default_factory=Tokens)
+    tokens_paid: int = Field(default=0, ge=0)
+    tokens_lost: int = Field(default=0, ge=0)
+    tokens_saved: int | None = Field(default=None, ge=0)
+    tokens_generated: int | None = Field(default=None, ge=0)
+    savings: Savings | None = None
+    steps: list[StepCounts] | None = None
+    finish_reasons: dict[str, int] = Field(default_factory=dict)
+    last_run: LastRun | None = None
+    format: str | None = None
+    uri: str | None = None
+    manifest_uri: str | None = None
+    dead_letter_uri: str | None = None
+    submission_id: str
+    created_at: str
+
+
+class BatchManifest(RunResult):
+    """A committed dataset.
+
+    :param uri: the immutable folder that holds `files` and nothing else.
+    :param report_uri: ``report.html`` about the dataset, with ``report.json`` beside it; ``None`` where it
+        could not be written.
+    :param errors_uri: folder of the rows in `dead_letter_uri` as OpenAI's error files, where `format` is
+        ``openai_batch``.
+    :param ordered: whether `preserve_order` promised the input's order.
     :param reasons_by_step: of each step in `counts.errors_by_step` its most frequent reason, the first
         sentence.
-    :param steps: what became of each of `steps`, in their order; ``None`` where the task asked one question.
-    :param last_run: the dataset of the same task before this one, where the destination has it.
     :param id_column: the column whose values name the rows; ``None`` where their positions in the input do.
     :param response_column: the column with the responses.
     :param chunk_column: the column with the number of each chunk, where `chunk_tokens` cut texts.
     :param files: in the order of the dataset.
-    :param finish_reasons: completions by finish reason (``stop``, ``length``, ...).
-    :param effective_sampling: the model's `generation_config` merged with the user's `sampling`.
-    :param plan: the job's sizes, each as `value` and `reason`; under `engine` those of the engine itself.
-    :param versions: of the software that made it.
     :param owner: the task that made it.
     :param run_token: of the task's run; a retry keeps it, a clear renews it.
-    :param submission_id: Ray's id of the job that committed it.
-    :param created_at: ISO 8601, in UTC.
     """
 
     schema_version: Literal[1] = 1
     uri: str
     manifest_uri: str
     report_uri: str | None = None
-    dead_letter_uri: str | None = None
     errors_uri: str | None = None
     format: OutputFormat
     ordered: bool = False
     files: list[ManifestFile]
     columns: list[Column] = Field(alias="schema")
     counts: Counts
-    tokens: Tokens = Field(default_factory=Tokens)
-    tokens_paid: int = Field(default=0, ge=0)
-    tokens_lost: int = Field(default=0, ge=0)
     tokens_saved: int = Field(default=0, ge=0)
     tokens_generated: int = Field(default=0, ge=0)
-    gpu_seconds: float = Field(default=0.0, ge=0)
-    gpu_seconds_by_type: dict[str, float] = Field(default_factory=dict)
-    gpu_hour_price: dict[str, float] = Field(default_factory=dict)
-    cost: float | None = Field(default=None, ge=0)
-    currency: str | None = None
     savings: Savings = Field(default_factory=Savings)
     reasons_by_step: dict[str, str] = Field(default_factory=dict)
-    steps: list[StepCounts] | None = None
-    last_run: LastRun | None = None
     id_column: str | None = None
     response_column: str | None = None
     chunk_column: str | None = None
-    finish_reasons: dict[str, int] = Field(default_factory=dict)
-    timing: Timing = Field(default_factory=Timing)
-    stages: StageSeconds = Field(default_factory=StageSeconds)
-    replicas: list[ReplicaStats] = Field(default_factory=list)
-    effective_sampling: dict[str, Any] = Field(default_factory=dict)
-    plan: dict[str, Any] = Field(default_factory=dict)
-    digests: Digests = Field(default_factory=Digests)
-    versions: dict[str, str] = Field(default_factory=dict)
     owner: TaskKey
     run_token: str
-    submission_id: str
-    created_at: str
 
     model_config: ClassVar[ConfigDict] = ConfigDict(**{
         **ContractModel.model_config,
@@ -303,57 +331,34 @@ class BatchManifest(ContractModel):
 
     def summary(self) -> Summary:
         """What the next task needs, small enough for an XCom."""
-        return Summary(
-            uri=self.uri,
-            manifest_uri=self.manifest_uri,
-            dead_letter_uri=self.dead_letter_uri,
-            format=self.format,
-            rows=self.counts.ok,
-            errors=self.counts.error,
-            unanswered=self.counts.unanswered,
-            main_failure=self.main_failure,
-            resumed=self.counts.resumed,
-            reused=self.counts.reused,
-            duplicates=self.counts.duplicates,
-            chunks=self.counts.chunks,
-            tokens=self.tokens,
-            tokens_paid=self.tokens_paid,
-            tokens_saved=self.tokens_saved,
-            tokens_generated=self.tokens_generated,
-            gpu_seconds=self.gpu_seconds,
-            cost=self.cost,
-            currency=self.currency,
-            savings=self.savings,
-            steps=self.steps,
-            report_uri=self.report_uri,
-            output_tokens_per_second=self.timing.output_tokens_per_second,
-            seconds=self.timing.total_seconds,
+        own = Summary.model_fields.keys() & BatchManifest.model_fields.keys()
+        counts = self.counts
+        return Summary(**{
+            **{name: getattr(self, name) for name in own},
+            **{name: getattr(counts, name) for name in ("resumed", "reused", "duplicates", "chunks")},
+            "rows": counts.ok,
+            "errors": counts.error,
+            "unanswered": counts.unanswered,
+            "main_failure": self.main_failure,
+            "output_tokens_per_second": self.timing.output_tokens_per_second,
+            "seconds": self.timing.total_seconds,
             # The columns may be thousands, and an event or XCom has to stay small.
-            last_run=self.last_run and self.last_run.model_copy(update={"columns": None}),
-        )
+            "last_run": self.last_run and self.last_run.model_copy(update={"columns": None}),
+        })
 
     def as_last_run(self) -> LastRun:
         """What the manifest of the next dataset of the destination says about this one."""
-        counts = self.counts
-        return LastRun(
-            rows=counts.ok,
-            errors=counts.error,
-            seconds=self.timing.total_seconds,
-            input_tokens=self.tokens.input,
-            output_tokens=self.tokens.output,
-            tokens_paid=self.tokens_paid,
-            output_tokens_per_second=self.timing.output_tokens_per_second or None,
-            gpu_seconds=self.gpu_seconds,
-            cost=self.cost,
-            currency=self.currency,
-            resumed=counts.resumed,
-            reused=counts.reused,
-            duplicates=counts.duplicates,
-            finish_reasons=self.finish_reasons,
-            errors_by_step=counts.errors_by_step,
-            columns={column.name: column.type for column in self.columns},
-            created_at=self.created_at,
-        )
+        summary = self.summary()
+        return LastRun(**{
+            **{name: getattr(summary, name) for name in LastRun.model_fields.keys() & Summary.model_fields},
+            "input_tokens": self.tokens.input,
+            "output_tokens": self.tokens.output,
+            "output_tokens_per_second": summary.output_tokens_per_second or None,
+            "finish_reasons": self.finish_reasons,
+            "errors_by_step": self.counts.errors_by_step,
+            "columns": {column.name: column.type for column in self.columns},
+            "created_at": self.created_at,
+        })
 
 
 def parse_manifest(content: bytes, file: str) -> BatchManifest:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``report.json``: what people ask after a job has run. Figures come first, places last."""
+"""``report.json``: what people ask after a job has run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from pydantic import Field
 
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.last_run import LastRun
-from airflow_provider_raybatch.contract.manifest import Counts, ReplicaStats, Savings, Timing, Tokens
+from airflow_provider_raybatch.contract.manifest import RunResult
 from airflow_provider_raybatch.contract.record import Moment
-from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.contract.text import without_examples, without_values
 
@@ -101,27 +99,21 @@ class StepAnswers(ContractModel):
     answers: list[Answer] | None = None
 
 
-class Report(ContractModel):
+class Report(RunResult):
     """A job after its end.
 
     :param rows: good rows, `errors` failed ones, of `total` in the input; ``None`` where that is not known.
-    :param tokens: of the delivered rows; the other tokens, GPU seconds and money as in
-        :class:`~airflow_provider_raybatch.contract.manifest.BatchManifest`.
     :param seconds: of the job, from its start.
     :param state: ``committed``; ``failed``, where the job said why; ``ended``, where it was killed or lost.
     :param attempts: jobs of the task's run that are known, this one included.
     :param failures: by step, the most frequent one first.
-    :param steps: what became of each of `steps`, as in the manifest; ``None`` where the task asked one
-        question, or where it is not known.
     :param prompt_tokens: lengths of prompts, and `output_tokens` of answers.
     :param answers: the most frequent first, where they are few; ``None`` where they are not.
     :param answers_by_step: the same of each of `steps`; the report itself has the finish reasons of all then,
         and neither lengths nor answers.
     :param course: rates over time; empty where no request was made.
     :param arguments: what was asked for, as far as it explains the result: model, engine, prompt, sampling.
-    :param plan: the job's sizes, each as `value` and `reason`, as in the manifest.
     :param columns: of the dataset, name and Arrow type.
-    :param last_run: numbers of the task's last dataset.
     :param content: whether content of rows may be in here; False with `report_samples` 0.
     """
 
@@ -129,48 +121,22 @@ class Report(ContractModel):
     rows: int | None = None
     errors: int | None = None
     total: int | None = None
-    tokens: Tokens = Field(default_factory=Tokens)
-    tokens_paid: int = 0
-    tokens_lost: int = 0
-    tokens_saved: int | None = None
-    tokens_generated: int | None = None
     seconds: float = 0.0
-    cost: float | None = None
-    currency: str | None = None
-    gpu_seconds: float = 0.0
-    gpu_seconds_by_type: dict[str, float] = Field(default_factory=dict)
-    gpu_hour_price: dict[str, float] = Field(default_factory=dict)
-    savings: Savings | None = None
     state: Literal["committed", "failed", "ended"]
     failure: str | None = None
     failure_class: FailureClass | None = None
     attempts: int = 1
-    counts: Counts | None = None
     failures: list[FailureGroup] = Field(default_factory=list)
-    steps: list[StepCounts] | None = None
-    finish_reasons: dict[str, int] = Field(default_factory=dict)
     prompt_tokens: list[Bin] = Field(default_factory=list)
     output_tokens: list[Bin] = Field(default_factory=list)
     answers: list[Answer] | None = None
     answers_by_step: list[StepAnswers] = Field(default_factory=list)
     samples: list[Sample] = Field(default_factory=list)
     content: bool = True
-    timing: Timing = Field(default_factory=Timing)
     course: list[Moment] = Field(default_factory=list)
-    replicas: list[ReplicaStats] = Field(default_factory=list)
-    last_run: LastRun | None = None
     arguments: dict[str, Any] = Field(default_factory=dict)
-    plan: dict[str, Any] = Field(default_factory=dict)
-    effective_sampling: dict[str, Any] = Field(default_factory=dict)
     columns: dict[str, str] = Field(default_factory=dict)
-    versions: dict[str, str] = Field(default_factory=dict)
-    created_at: str
     task: TaskKey
-    submission_id: str
-    format: str | None = None
-    uri: str | None = None
-    manifest_uri: str | None = None
-    dead_letter_uri: str | None = None
 
     @property
     def told(self) -> Sequence[StepAnswers]:

@@ -11,12 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.manifest import BatchManifest, RunStatistics
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.parts.part import Part, write_all
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.generate import Generate

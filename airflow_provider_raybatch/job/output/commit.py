@@ -24,6 +24,7 @@ from airflow_provider_raybatch.contract.manifest import (
     Column,
     Counts,
     ManifestFile,
+    RunStatistics,
     Savings,
     Tokens,
 )
@@ -44,7 +45,6 @@ from airflow_provider_raybatch.job.output.publish import (
     ranges,
     write_rows,
 )
-from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted
 from airflow_provider_raybatch.job.output.unfinished import is_same_task, last_run_of
@@ -244,7 +244,7 @@ def _manifest(
         run_token=journal.submission.run_token,
         submission_id=journal.submission.submission_id,
         created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        **vars(replace(statistics, timing=timing)),
+        **dict(statistics.model_copy(update={"timing": timing})),
     )
 
 

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.arguments.task import TaskArguments
 from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, commit_of, report_folder
-from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.manifest import BatchManifest, RunResult
 from airflow_provider_raybatch.contract.record import Moment
 from airflow_provider_raybatch.contract.report import FailureGroup, Report, Sample
 from airflow_provider_raybatch.contract.shown_uri import shown_uri, without_queries
@@ -31,12 +31,6 @@ from airflow_provider_raybatch.job.output.tally import Tally
 from airflow_provider_raybatch.report.page import report_page
 from airflow_provider_raybatch.storage.folder import Folder
 
-_OF_MANIFEST = (
-    "tokens", "tokens_paid", "tokens_lost", "tokens_saved", "tokens_generated", "cost", "currency",
-    "gpu_seconds", "gpu_seconds_by_type", "gpu_hour_price", "savings", "counts", "finish_reasons", "timing",
-    "replicas", "plan", "effective_sampling", "versions", "created_at", "submission_id", "format", "uri",
-    "manifest_uri", "dead_letter_uri", "steps",
-)  # fmt: skip
 _EXPLAIN = (
     TaskArguments, ModelArguments, PromptArguments, ChunkArguments, ToolArguments, SamplingArguments,
     ImageArguments, EngineArguments,
@@ -125,8 +119,9 @@ def report_of(
 ) -> Report:
     """The report of a committed dataset."""
     counts = manifest.counts
+    result = {name: getattr(manifest, name) for name in RunResult.model_fields}
     report = Report(
-        **{name: getattr(manifest, name) for name in _OF_MANIFEST} | _told(tally),
+        **{**result, **_told(tally), "last_run": manifest.last_run or spec.last_run},
         rows=counts.ok,
         errors=counts.error,
         total=counts.input,
@@ -144,7 +139,6 @@ def report_of(
         ],
         samples=tally.samples,
         course=list(course),
-        last_run=manifest.last_run or spec.last_run,
         columns={column.name: column.type for column in manifest.columns},
         arguments=explaining(spec),
         task=manifest.owner,

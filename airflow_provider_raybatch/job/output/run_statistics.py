@@ -5,32 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
+from airflow_provider_raybatch.contract.manifest import ReplicaStats, RunStatistics, StageSeconds, Timing
 from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.run.watch import Ran
-
-
-@dataclass(frozen=True)
-class RunStatistics:
-    """What the manifest takes from the run unchanged, under the same names."""
-
-    timing: Timing = field(default_factory=Timing)
-    stages: StageSeconds = field(default_factory=StageSeconds)
-    replicas: list[ReplicaStats] = field(default_factory=list)
-    effective_sampling: dict[str, object] = field(default_factory=dict)
-    plan: dict[str, object] = field(default_factory=dict)
-    digests: Digests = field(default_factory=Digests)
-    versions: dict[str, str] = field(default_factory=dict)
-    gpu_seconds: float = 0.0
-    gpu_seconds_by_type: dict[str, float] = field(default_factory=dict)
-    gpu_hour_price: dict[str, float] = field(default_factory=dict)
-    cost: float | None = None
-    currency: str | None = None
 
 
 def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, money: Money) -> RunStatistics:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
@@ -63,7 +62,9 @@ def publish_rows(context: JobContext, control: Control) -> BatchManifest:
     figures = statistics_of(context.ran, context.sizing, context.start_up, context.money)
     versions = {**context.versions, **figures.versions}
     plan = {**figures.plan, **context.checked.shown()}
-    figures = replace(figures, digests=context.checked.digests, versions=versions, plan=plan)
+    figures = figures.model_copy(
+        update={"digests": context.checked.digests, "versions": versions, "plan": plan}
+    )
     with _storing(context, control):
         manifest = prepare(
             spec,

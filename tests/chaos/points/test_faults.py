@@ -37,7 +37,7 @@ import os, pathlib, sys
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
+from airflow_provider_raybatch.contract.manifest import RunStatistics
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.response_store import remember
 from airflow_provider_raybatch.storage.folder import folder

@@ -20,9 +20,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raybatch.contract.manifest import RunStatistics
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.row import Completion, Response
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support.publishing import part

@@ -13,13 +13,12 @@ import pyarrow as pa
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.journal import JournalEntry
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
-from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.manifest import BatchManifest, RunStatistics
 from airflow_provider_raybatch.contract.submission import run_number
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
-from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from tests.support.publishing import part, rows_of
 from tests.support.specs import submitted

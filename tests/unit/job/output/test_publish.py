@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.manifest import Digests, Savings, Tokens
+from airflow_provider_raybatch.contract.manifest import Digests, RunStatistics, Savings, Tokens
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output import publish as publish_module
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.output.publish import ranges
-from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import write_all
 from airflow_provider_raybatch.job.preflight.step_jobs import request_config_digest

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raybatch.contract.manifest import RunStatistics
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.table import table_of
@@ -20,7 +21,6 @@ from airflow_provider_raybatch.job.output.commit import prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.lengths import Lengths
 from airflow_provider_raybatch.job.output.report import DatasetReport
-from airflow_provider_raybatch.job.output.run_statistics import RunStatistics
 from airflow_provider_raybatch.job.parts.part import Part, write_all
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.registry import task_of
