@@ -81,7 +81,9 @@ def add_up(folder: Folder, parts: Sequence[Part], rows: int) -> Ledger:
         inside = ordinals < rows
         good[ordinals[inside & ok]] = True
         np.add.at(failures, ordinals[inside & ~ok], 1)
-    failures[good] = 0
+    # Few have failed, and memory that nothing is written to costs nothing.
+    failed = np.flatnonzero(failures)
+    failures[failed[good[failed]]] = 0
     return Ledger(tuple(part for part in near if part not in damaged), good, failures, (), tuple(damaged))
 
 
