@@ -20,6 +20,11 @@ from tests.support.kubernetes.world import World
 
 Batch = Callable[..., Any]
 """Makes a batch inference on a cluster of its own."""
+GONE = {
+    "timeout": ("__fail__", {"error": "TIMEOUT"}),
+    "failure": ("__fail__", {"error": "Trigger failure", "traceback": None}),
+}
+"""How Airflow resumes a task whose trigger is lost."""
 
 
 def objects(kubernetes: World) -> list[str]:

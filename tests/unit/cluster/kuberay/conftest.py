@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_raybatch.cluster.kuberay import claim, lifecycle
 from airflow_provider_raybatch.cluster.kuberay.claim import ClusterPlan
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts
+from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts, worker_counts
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import OF_RAYJOB
 from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
 from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
@@ -55,6 +55,13 @@ def plan(
         "idle": IDLE,
         **more,
     })
+
+
+def rayjob_of(cluster: KubeRayCluster, counts: WorkerCounts | None = None) -> dict[str, Any]:
+    """The RayJob of a cluster, once it is rendered."""
+    cluster.check()
+    more = {"secret": "s-1", "pre_running_deadline": PRE_RUNNING, "active_deadline": WINDOW}
+    return rayjob_manifest(cluster, counts or worker_counts(None, cluster), KEY, 3, "print", **more)
 
 
 class Kubernetes:

@@ -72,6 +72,7 @@ def test_secrets_are_told_by_name_and_value(name: str, value: str, secret: bool)
         {"name": "{{ params.cluster }}"},
         {"spec": "{{ params.file }}"},
         {"image": "x:latest", "ray_version": "{{ params.ray }}"},
+        {"image": IMAGE, "namespace": "[[ params.team ]]"},
         {"name": "shared", "namespace": "ml", "dashboard_address": "proxy", "cluster_wait": 60},
         {"image": IMAGE, "dashboard_address": "https://ray.example.com/{namespace}/{cluster}"},
         {"image": "host:5000/ray:nightly", "ray_version": "2.60.0"},

@@ -93,11 +93,6 @@ async def test_the_first_to_create_has_it(api: KubernetesApi) -> None:
     assert await api.get("RayJob", "b") is None
 
 
-async def test_nothing_is_kept_of_a_dry_run(api: KubernetesApi) -> None:
-    await api.create(rayjob(), dry_run=True)
-    assert await api.get("RayJob", "a") is None
-
-
 async def test_a_patch_is_for_one_object_and_state(api: KubernetesApi) -> None:
     made = await api.create(rayjob())
     metadata = made["metadata"]
@@ -116,15 +111,6 @@ async def test_a_delete_is_for_one_object(api: KubernetesApi) -> None:
         await api.delete("RayJob", "a", uid="another")
     assert await api.delete("RayJob", "a", uid=made["metadata"]["uid"])
     assert not await api.delete("RayJob", "b", uid="u")
-
-
-async def test_lists_have_all_pages_of_what_fits(api: KubernetesApi) -> None:
-    for number in range(5):
-        await api.create(rayjob(f"a{number}"))
-    found = await api.list("RayJob", labels="raybatch/run=r")
-    assert sorted(one["metadata"]["name"] for one in found) == [f"a{number}" for number in range(5)]
-    assert [one["metadata"]["name"] for one in await api.list("RayJob", fields="metadata.name=a3")] == ["a3"]
-    assert await api.list("RayJob", labels="raybatch/run=s") == []
 
 
 async def test_what_the_server_refuses_is_the_users_error(api: KubernetesApi, pod: Pod) -> None:
@@ -148,41 +134,6 @@ async def test_a_quota_may_have_room_again(api: KubernetesApi, pod: Pod) -> None
 async def test_time_is_the_servers(api: KubernetesApi) -> None:
     await api.list("RayJob")
     assert abs(api.now() - 1_700_000_000) < 60
-
-
-async def test_kuberay_or_a_namespace_may_be_missing(pod: Pod) -> None:
-    found = pod_server()
-    assert found is not None
-    async with KubernetesClient(found, "nowhere") as api:
-        with pytest.raises(errors.NoSuchKindError, match="namespace: there is no 'nowhere'"):
-            await api.create(rayjob())
-    pod.kubernetes.served -= {"RayJob", "RayCluster"}
-    async with KubernetesClient(found) as api:
-        with pytest.raises(errors.NoSuchKindError, match=r"install KubeRay 1\.6 or later"):
-            await api.list("RayJob")
-
-
-async def test_a_lost_answer_leaves_the_object(pod: Pod) -> None:
-    """What the caller then does, a get, finds it."""
-    found = pod_server()
-    assert found is not None
-    pod.kubernetes.faults.stage(verb="create", kind="RayJob", lost="after")
-    async with KubernetesClient(found) as api:
-        with pytest.raises(errors.KubernetesUnreachableError):
-            await api.create(rayjob())
-        assert await api.get("RayJob", "a")
-
-
-async def test_a_pods_token_may_be_replaced_at_any_time(pod: Pod, tmp_path: Path) -> None:
-    async with pod.api("http") as api:
-        await api.create(rayjob())
-        pod.kubernetes.access.revoke("pod-token")
-        pod.kubernetes.access.grant("pod", token="next")
-        (tmp_path / "account" / "token").write_text("next")
-        assert await api.get("RayJob", "a")
-        pod.kubernetes.access.revoke("next")
-        with pytest.raises(errors.KubernetesLoginError, match="this pod's service account"):
-            await api.get("RayJob", "a")
 
 
 async def test_many_clients_share_their_connections(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:

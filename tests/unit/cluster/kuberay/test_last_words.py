@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
-
 from airflow_provider_raybatch.cluster.kuberay.last_words import LastWords, last_words
 from airflow_provider_raybatch.cluster.kuberay.pod_states import events_of, pod_of
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -30,12 +28,17 @@ def killed(reason: str = "Error", code: int = 137, message: str = "") -> dict[st
 
 
 LOW = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 42Mi."
+VERSIONS = (
+    "File x\nRuntimeError: Version mismatch: The cluster was started with:\n"
+    "    Ray: 2.60.0\n    Python: 3.12.1\n"
+    "This process on node 10.0.0.1 was started with:\n    Ray: 2.56.0\n    Python: 3.11.7\n"
+)
 SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
 
 
 def test_end_of_a_head(assert_sentences: AssertSentences) -> None:
-    def said(**state: Any) -> str:
-        found = told(pod(**{"phase": "Failed", "node": "n1", **state}))
+    def said(*events: Mapping[str, Any], **state: Any) -> str:
+        found = told(pod(**{"phase": "Failed", "node": "n1", **state}), events=events)
         assert found.cause is not None
         assert found.lines == (f"head pod {HEAD}: {found.cause.message.partition('has ended: ')[2]}",)
         return f"[{found.cause.failure_class.value}] {found.lines[0]}"
@@ -103,41 +106,6 @@ def test_end_of_a_sidecar_is_not_the_end_of_a_head() -> None:
     terminated = {"terminated": killed(code=1)}
     head["status"]["containerStatuses"].append({"name": "autoscaler", "state": terminated})
     assert told(head) == LastWords()
-
-
-def test_head_that_ended_by_itself() -> None:
-    found = told(pod(phase="Succeeded", node="n1", ended=killed("Completed", 0)))
-    assert found.lines == (f"head pod {HEAD}: Succeeded: Ray ended without an error.",)
-
-
-@pytest.mark.parametrize(
-    ("output", "words"),
-    [
-        ("a\nTraceback (most recent call last):\n  File x\nValueError: no port\n", "(ValueError: no port)"),
-        (
-            "x\n" * 900 + "/bin/bash: line 1: ray: command not found",
-            "(/bin/bash: line 1: ray: command not found)",
-        ),
-        (
-            "File x\nRuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n  "
-            "  Python: 3.12.1\n"
-            "This process on node 10.0.0.1 was started with:\n    Ray: 2.56.0\n    Python: 3.11.7\n",
-            "(Version mismatch: The cluster was started with: Ray: 2.60.0 Python: 3.12.1 This process "
-            "on node 10.0.0.1 "
-            "was started with: Ray: 2.56.0 Python: 3.11.7)",
-        ),
-    ],
-)
-def test_long_output_is_reduced_to_what_tells_most(output: str, words: str) -> None:
-    found = told(pod(phase="Failed", node="n1", ended=killed(code=1, message=output)))
-    assert words in found.lines[0]
-
-
-def test_head_that_was_killed_by_its_probe() -> None:
-    ended = pod(phase="Failed", node="n1", ended=killed(code=137))
-    probe = event("Killing", "Container ray-head failed liveness probe, will be restarted")
-    found = told(ended, events=[probe])
-    assert "exit code 137 (Container ray-head failed liveness probe, will be restarted)." in found.lines[0]
 
 
 def test_lines_are_bounded_and_clean() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.claim import claim_cluster
-from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesUnreachableError
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
     attach,
     bound,
@@ -146,18 +145,6 @@ async def test_a_lost_answer_is_asked_again(kubernetes: Kubernetes, verb: str, l
     assert attached.job_id == "job-0"
     assert await release(kubernetes.api, claim) is None
     assert await attach(kubernetes.api, claim, "job-0") is None
-
-
-async def test_a_server_that_is_away_is_told(kubernetes: Kubernetes) -> None:
-    claim = await claimed(kubernetes)
-    kubernetes.server.faults.down = True
-    for call in (
-        renew(kubernetes.api, claim, 1),
-        attach(kubernetes.api, claim, "x"),
-        bound(kubernetes.api, claim, 1),
-    ):
-        with pytest.raises(KubernetesUnreachableError):
-            await call
 
 
 async def test_release_waits_for_rayjob_and_raycluster(kubernetes: Kubernetes) -> None:

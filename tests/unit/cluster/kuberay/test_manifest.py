@@ -14,10 +14,9 @@ import jsonschema
 import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts, worker_counts
+from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
 from airflow_provider_raybatch.cluster.kuberay.manifest import (
     ray_cluster_spec,
-    rayjob_manifest,
     secret_manifest,
 )
 from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
@@ -26,7 +25,7 @@ from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.kubernetes.schemas import Schemas
 
-from .conftest import KEY
+from .conftest import KEY, rayjob_of
 
 IMAGE = "registry/team/ray:2.60.0-py312-gpu"
 POD_TEMPLATE = json.loads(
@@ -60,12 +59,8 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def made(counts: WorkerCounts | None = None, **arguments: Any) -> dict[str, Any]:
-    cluster = KubeRayCluster(image=IMAGE, **arguments)
-    cluster.check()
-    counts = counts or worker_counts(None, cluster)
-    more = {"secret": "s-1", "pre_running_deadline": 1860, "active_deadline": 3600}
-    return rayjob_manifest(cluster, counts, KEY, 3, "print", **more)
+def made(**arguments: Any) -> dict[str, Any]:
+    return rayjob_of(KubeRayCluster(image=IMAGE, **arguments))
 
 
 def pods(job: dict[str, Any]) -> list[dict[str, Any]]:
@@ -273,6 +268,14 @@ def test_names_fit_kubernetes_and_tell_runs_apart() -> None:
         assert len(name) <= 47
         assert all(re.fullmatch("[a-z0-9]{1,63}", label) for label in run_labels(key).values())
     assert new_secret_name("a") != new_secret_name("a")
+
+
+def test_two_airflows_with_the_same_ids_share_no_name() -> None:
+    here, there = (
+        SubmissionKey(TaskKey(namespace=name, dag_id="d", run_id="r", task_id="t"), "try1-x") for name in "ab"
+    )
+    assert rayjob_name(here, 0) != rayjob_name(there, 0)
+    assert run_labels(here).items() & run_labels(there).items() == set()
 
 
 def test_metadata_tells_run_number_and_people() -> None:

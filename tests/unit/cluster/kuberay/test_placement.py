@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
 from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
-from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
+from airflow_provider_raybatch.cluster.kuberay.manifest import secret_manifest
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, rayjob_state
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.kuberay_rules import wrong_in_rayjob
@@ -18,23 +17,21 @@ from tests.support.kubernetes.memory import MemoryKubernetes
 from tests.support.kubernetes.nodes import Node
 from tests.support.kubernetes.world import World
 
-from .conftest import KEY
+from .conftest import rayjob_of
 
 IMAGE = "rayproject/ray:2.60.0"
 
 
 def manifest(**arguments: Any) -> dict[str, Any]:
-    cluster = KubeRayCluster(image=IMAGE, **arguments)
-    cluster.check()
-    more = {"secret": "s", "pre_running_deadline": 600, "active_deadline": 600}
-    return rayjob_manifest(cluster, worker_counts(None, cluster), KEY, 0, "f", **more)
+    return rayjob_of(KubeRayCluster(image=IMAGE, **arguments))
 
 
 async def created(world: World, job: dict[str, Any], steps: int = 30) -> str:
     """The state of a RayJob some steps after it was created."""
     api = MemoryKubernetes(world.server, between=world.step)
     rayjob = rayjob_state(await api.create(job))
-    await api.create(secret_manifest(ClusterClaim(api.namespace, rayjob.name, rayjob.uid, 0, "s"), "ab" * 32))
+    claim = ClusterClaim(api.namespace, rayjob.name, rayjob.uid, 3, "s-1")
+    await api.create(secret_manifest(claim, "ab" * 32))
     for _ in range(steps):
         world.step()
     found = await api.get("RayJob", rayjob.name)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.readiness import (
@@ -12,6 +14,7 @@ from airflow_provider_raybatch.cluster.kuberay.readiness import (
     version_mismatch,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
+from tests.support.approved import AssertSentences
 from tests.support.kubernetes.judged import FORBIDDEN, judged, refused
 from tests.support.kubernetes.seen import (
     CLUSTER,
@@ -28,33 +31,20 @@ from tests.support.kubernetes.seen import (
 USER = FailureClass.USER_ERROR
 
 
-def test_rayjob_that_kuberay_refuses() -> None:
-    job = rayjob(
-        "ValidationFailed", reason="ValidationFailed", message="headGroupSpec should have a container"
-    )
-    found = judged(job=job)
-    assert (found.verdict, found.failure_class) == ("fails", USER)
-    assert found.message == (
-        f"KubeRay refuses the RayJob {JOB}: headGroupSpec should have a container; correct ray_cluster."
-    )
+def being_deleted() -> dict[str, Any]:
+    job = rayjob()
+    job["metadata"]["deletionTimestamp"] = job["metadata"]["creationTimestamp"]
+    return job
 
 
-@pytest.mark.parametrize(
-    ("reason", "failure_class", "why"),
-    [
-        ("PreRunningDeadlineExceeded", FailureClass.STALLED, ""),
-        (
-            "DeadlineExceeded",
-            FailureClass.TIMEOUT,
-            "; the task's deadline has passed, or no task had followed the job for long",
-        ),
-        ("AppFailed", FailureClass.INTERNAL, ""),
-    ],
-)
-def test_rayjob_that_kuberay_ended(reason: str, failure_class: FailureClass, why: str) -> None:
-    found = judged(job=rayjob("Failed", reason=reason, message="Ray head pod not found."))
-    assert (found.verdict, found.failure_class) == ("fails", failure_class)
-    assert found.message == f"KubeRay ended the RayJob {JOB} ({reason}): Ray head pod not found{why}."
+def test_what_ends_the_wait(assert_sentences: AssertSentences) -> None:
+    def told(job: dict[str, Any] | None, **seen: Any) -> str:
+        found = judged(job=job, **seen) if job else judge_waiting(ClusterSeen(None), WaitingState())
+        assert found.verdict == "fails"
+        assert found.failure_class is not None
+        return f"[{found.failure_class.value}] {found.message}"
+
+    assert_sentences(told, cluster=CLUSTER, job=JOB)
 
 
 def test_rayjob_that_ended_still_says_why_workers_were_missing() -> None:
@@ -65,22 +55,6 @@ def test_rayjob_that_ended_still_says_why_workers_were_missing() -> None:
         found = judged(job=job, cluster=there)
         assert (found.verdict, found.lines) == ("fails", ())
         assert ("a ResourceQuota of the namespace has no room" in found.state.latest) is (there is cluster)
-
-
-def test_rayjob_that_was_deleted() -> None:
-    found = judge_waiting(ClusterSeen(None), WaitingState())
-    assert (found.verdict, found.failure_class) == ("fails", FailureClass.CANCELLED)
-    job = rayjob()
-    job["metadata"]["deletionTimestamp"] = job["metadata"]["creationTimestamp"]
-    assert judged(job=job).failure_class is FailureClass.CANCELLED
-
-
-def test_cluster_that_was_deleted_before_its_job_came() -> None:
-    found = judged(job=rayjob("Waiting"), cluster=None)
-    assert (found.verdict, found.failure_class) == ("fails", FailureClass.CLUSTER_LOST)
-    assert found.message == (
-        f"RayCluster {CLUSTER} was deleted before its job was there; a retry makes another."
-    )
 
 
 def test_cluster_that_kuberay_makes_again_is_waited_for() -> None:

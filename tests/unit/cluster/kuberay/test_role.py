@@ -47,7 +47,7 @@ RAYJOB = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "mad
 
 Ask = Callable[[KubernetesClient, RayJobsClient], Awaitable[Any]]
 ASKED: dict[tuple[str, str], Ask] = {
-    ("create", "rayjobs"): lambda api, ray: api.create(RAYJOB, dry_run=True),
+    ("create", "rayjobs"): lambda api, ray: api.create(RAYJOB),
     ("get", "rayjobs"): lambda api, ray: api.get("RayJob", "job"),
     ("list", "rayjobs"): lambda api, ray: api.list("RayJob"),
     ("patch", "rayjobs"): lambda api, ray: api.patch("RayJob", "job", {"spec": {"jobId": "x"}}),

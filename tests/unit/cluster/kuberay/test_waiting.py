@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
+from airflow_provider_raybatch.cluster.kuberay.errors import ForbiddenError
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, RayJobState
 from airflow_provider_raybatch.cluster.kuberay.waiting import (
     ClusterNotReadyError,
@@ -21,6 +22,11 @@ from tests.support.kubernetes.clock import Clock, timestamp
 from tests.support.kubernetes.memory import MemoryKubernetes, set_status
 from tests.support.kubernetes.seen import CLUSTER, HEAD, JOB, NO_GPU, START, event, pod, unschedulable
 from tests.support.kubernetes.server import ApiServer
+
+RIGHTS = [
+    {"apiGroups": ["ray.io"], "resources": ["rayjobs", "rayclusters"], "verbs": ["get", "list"]},
+    {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["list"]},
+]
 
 
 class Scene:
@@ -193,6 +199,14 @@ def test_failure_of_a_pod_ends_the_wait() -> None:
     assert scene.slept < 15
 
 
+def test_refused_request_ends_the_wait() -> None:
+    rights = [{**rule, "resources": [*{*rule["resources"]} - {"pods"}]} for rule in RIGHTS]
+    scene = Scene(initialize, rights=rights)
+    with pytest.raises(ForbiddenError, match=r"cannot list resource \"pods\""):
+        scene.run()
+    assert scene.slept < 15
+
+
 def test_rayjob_of_another_claim() -> None:
     async def wait() -> None:
         claim = ClusterClaim("default", JOB, "other-uid", 0, "secret")
@@ -205,12 +219,6 @@ def test_rayjob_of_another_claim() -> None:
 
 def suspend(scene: Scene) -> None:
     set_status(scene.server, "RayJob", JOB, {"jobDeploymentStatus": "Suspended"})
-
-
-RIGHTS = [
-    {"apiGroups": ["ray.io"], "resources": ["rayjobs", "rayclusters"], "verbs": ["get", "list"]},
-    {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["list"]},
-]
 
 
 def test_queue_is_told_without_a_right_to_workloads() -> None:

@@ -24,12 +24,7 @@ from tests.support.airflow_tasks import Run
 from tests.support.batches import Died, die, failing, left
 from tests.support.fake_ray import lasting
 from tests.support.kubernetes.world import World
-from tests.support.own_clusters import Batch, claims, deferral, fired, go_on, heads, objects
-
-GONE = {
-    "timeout": ("__fail__", {"error": "TIMEOUT"}),
-    "failure": ("__fail__", {"error": "Trigger failure", "traceback": None}),
-}
+from tests.support.own_clusters import GONE, Batch, claims, deferral, fired, go_on, heads, objects
 
 
 def followed(run: Run, own: Batch, **arguments: Any) -> TaskDeferred:

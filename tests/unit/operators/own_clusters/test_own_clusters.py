@@ -128,15 +128,6 @@ def test_a_retry_takes_the_cluster_of_a_dead_worker(
     assert objects(kubernetes) == []
 
 
-def test_a_retry_takes_the_cluster_that_has_no_job_yet(kubernetes: World, run: Run, own: Batch) -> None:
-    kubernetes.kuberay_down = True
-    deferral(own(deferrable=True), run)
-    kubernetes.kuberay_down = False
-    run.try_number += 1
-    own().execute(run.context())
-    assert len(claims(kubernetes)) == 1
-
-
 def test_a_finished_run_needs_no_cluster(kubernetes: World, run: Run, own: Batch) -> None:
     first = own().execute(run.context())
     run.try_number += 1
@@ -220,6 +211,14 @@ def test_what_can_not_come_fails_at_once(kubernetes: World, run: Run, own: Batch
     resumed = fired(deferral(operator, run)) if deferrable else None
     with pytest.raises(RayBatchException, match="image") as caught:
         go_on(operator, run, resumed)
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert objects(kubernetes) == []
+
+
+def test_image_with_another_ray_fails_at_once(kubernetes: World, run: Run, own: Batch) -> None:
+    other = KubeRayCluster(image="mirror/ray:2.58.0", gpus_per_worker=0, ray_version="2.58.0")
+    with pytest.raises(RayBatchException, match=r"but image mirror/ray:2\.58\.0 has Ray 2") as caught:
+        own(ray_cluster=other).execute(run.context())
     assert caught.value.failure_class is FailureClass.USER_ERROR
     assert objects(kubernetes) == []
 

@@ -14,8 +14,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.role import PROXY, SHARED_CLUSTERS, role_rules
-from airflow_provider_raybatch.cluster.kuberay.shared import SharedRayCluster
-from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.operators.ray_cluster import CreateRayCluster, DeleteRayCluster
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
@@ -24,7 +23,7 @@ from tests.support.airflow_tasks import Run
 from tests.support.batches import Died, batch, die, left
 from tests.support.fake_ray import lasting
 from tests.support.kubernetes.world import World
-from tests.support.own_clusters import claims, deferral, fired, go_on, heads, made_trigger, objects
+from tests.support.own_clusters import GONE, claims, deferral, fired, go_on, heads, made_trigger, objects
 from tests.support.shared_clusters import (
     LEASE,
     allow_sharing,
@@ -35,11 +34,6 @@ from tests.support.shared_clusters import (
     seconds_left,
     used,
 )
-
-GONE = {
-    "timeout": ("__fail__", {"error": "TIMEOUT"}),
-    "failure": ("__fail__", {"error": "Trigger failure", "traceback": None}),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -127,11 +121,6 @@ def test_an_adopted_cluster_that_is_lost_is_replaced(kubernetes: World, setup: R
     second = created(setup)
     assert second["claim"]["uid"] != first["claim"]["uid"]
     assert used(second, "generate")["rows"] == 2
-
-
-def test_mapped_tasks_have_a_cluster_each(kubernetes: World) -> None:
-    found = [created(Run(task_id="create", map_index=index)) for index in (0, 1)]
-    assert len({one["name"] for one in found}) == 2
 
 
 def test_the_lease_counts_from_the_moment_it_is_ready(kubernetes: World, setup: Run) -> None:
@@ -236,18 +225,13 @@ def test_teardown_of_a_failed_setup_is_a_success(kubernetes: World) -> None:
     assert objects(kubernetes) == []
 
 
-def test_a_setup_that_can_not_succeed_leaves_nothing(kubernetes: World, setup: Run) -> None:
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_setup_that_can_not_succeed_leaves_nothing(kubernetes: World, setup: Run, deferrable: bool) -> None:
     kubernetes.kubelet.bad_images["rayproject/ray:2.60.0"] = "not found"
+    operator = creates(deferrable=deferrable)
+    resumed = fired(deferral(operator, setup)) if deferrable else None
     with pytest.raises(RayBatchException, match="image"):
-        created(setup)
-    assert objects(kubernetes) == []
-
-
-def test_a_deferred_setup_that_fails_leaves_nothing(kubernetes: World, setup: Run) -> None:
-    kubernetes.kubelet.bad_images["rayproject/ray:2.60.0"] = "not found"
-    resumed = fired(deferral(creates(deferrable=True), setup))
-    with pytest.raises(RayBatchException, match="image"):
-        go_on(creates(deferrable=True), setup, resumed)
+        go_on(operator, setup, resumed)
     assert objects(kubernetes) == []
 
 
@@ -383,31 +367,3 @@ def test_seldom_polls_would_lose_the_lease(kubernetes: World, setup: Run) -> Non
     cluster = created(setup)
     with pytest.raises(SpecError, match=r"poll_interval: with 400 s, the lease of 600 s"):
         batch(engine="echo", model=None, ray_cluster=cluster, poll_interval=400)
-
-
-def test_setup_and_teardown_are_airflows() -> None:
-    with DAG("d", schedule=None) as dag:
-        cluster = creates()
-        task = batch(engine="echo", model=None, ray_cluster=cluster.output, task_id="generate")
-        output: Any = cluster.output
-        task >> DeleteRayCluster(task_id="delete", ray_cluster=output).as_teardown(setups=cluster)
-    assert (dag.task_dict["create"].is_setup, dag.task_dict["delete"].is_teardown) == (True, True)
-    assert dag.task_dict["generate"].upstream_task_ids == {"create"}
-    assert isinstance(cluster, CreateRayCluster)
-
-
-def test_what_is_returned_is_read_again(kubernetes: World, setup: Run) -> None:
-    cluster = created(setup)
-    read = SharedRayCluster.from_json(cluster)
-    assert read.to_json() == cluster
-    assert (read.lease, read.made_by) == (LEASE, "create")
-
-
-def test_a_wait_that_is_too_long_says_so(kubernetes: World, setup: Run) -> None:
-    kubernetes.kuberay_down = True
-    slow = KubeRayCluster(image="rayproject/ray:2.60.0", gpus_per_worker=0, cluster_wait=0.1)
-    with pytest.raises(RayBatchException, match="cluster_wait") as caught:
-        created(setup, ray_cluster=slow)
-    assert caught.value.failure_class is FailureClass.STALLED
-    kubernetes.kuberay_down = False
-    assert objects(kubernetes) == []
