@@ -20,7 +20,7 @@ class ConnectionLostError(Exception):
 class Request:
     """A request, as far as faults and tests look at it.
 
-    :param verb: of Kubernetes: get, list, watch, create, update, patch, delete; ``proxy`` for a service's.
+    :param verb: of Kubernetes: get, list, create, patch, delete; ``proxy`` for a service's.
     """
 
     verb: str

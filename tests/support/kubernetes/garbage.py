@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tests.support.kubernetes.kinds import Manifest
-from tests.support.kubernetes.store import FOREGROUND, ORPHAN, Store, copied, key_of
+from tests.support.kubernetes.store import FOREGROUND, Store, copied, key_of
 
 
 def collect(store: Store) -> bool:
@@ -30,10 +30,8 @@ def _judge(store: Store, found: Manifest) -> None:
         return
     finalizers = metadata.get("finalizers", ())
     if metadata.get("deletionTimestamp"):
-        if ORPHAN in finalizers:
-            _orphan(store, found)
-        elif FOREGROUND in finalizers and not _blocking(store, found):
-            _release(store, found, FOREGROUND)
+        if FOREGROUND in finalizers and not _blocking(store, found):
+            _release(store, found)
         return
     owners = metadata.get("ownerReferences") or []
     living = [store.with_uid(owner["uid"]) for owner in owners]
@@ -71,18 +69,8 @@ def _blocking(store: Store, owner: Manifest) -> list[Manifest]:
     ]
 
 
-def _orphan(store: Store, owner: Manifest) -> None:
-    uid = owner["metadata"]["uid"]
-    for found in _dependents(store, owner):
-        changed = copied(found)
-        refs = found["metadata"]["ownerReferences"]
-        changed["metadata"]["ownerReferences"] = [ref for ref in refs if ref["uid"] != uid]
-        store.replace(changed)
-    _release(store, owner, ORPHAN)
-
-
-def _release(store: Store, found: Manifest, finalizer: str) -> None:
+def _release(store: Store, found: Manifest) -> None:
     changed = copied(found)
     metadata = changed["metadata"]
-    metadata["finalizers"] = [each for each in metadata["finalizers"] if each != finalizer]
+    metadata["finalizers"] = [each for each in metadata["finalizers"] if each != FOREGROUND]
     store.replace(changed)

@@ -52,12 +52,10 @@ class MemoryKubernetes:
     async def __aexit__(self, *error: object) -> None:
         return None
 
-    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Manifest:
+    async def create(self, manifest: Mapping[str, Any]) -> Manifest:
         def ask() -> Manifest:
             kind = manifest["kind"]
-            made, _ = self._server.create(
-                self._user, kind, self.namespace, manifest, dry_run=dry_run, validation="Strict"
-            )
+            made, _ = self._server.create(self._user, kind, self.namespace, manifest, validation="Strict")
             return made
 
         return self._answer(ask, creating=True)

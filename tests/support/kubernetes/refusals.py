@@ -104,8 +104,3 @@ def unauthorized() -> RefusedError:
 def forbidden(resource: Resource, name: str, why: str) -> RefusedError:
     named = f'{resource.qualified} "{name}"' if name else resource.qualified
     return RefusedError(403, "Forbidden", f"{named} is forbidden: {why}", _details(resource, name))
-
-
-def expired(what: str) -> RefusedError:
-    """The answer to a resource version or a page that is no longer kept."""
-    return RefusedError(410, "Expired", what)

@@ -71,17 +71,9 @@ class ApiServer:
 
         return self._asked(user, "list", kind, namespace, "", "", act)
 
-    def watch(self, user: User, kind: str, namespace: str, **selection: Any) -> Manifest:
-        """The list that a watch begins with."""
-
-        def act() -> Manifest:
-            return self.store.page(RESOURCES[kind], namespace or None, **selection)
-
-        return self._asked(user, "watch", kind, namespace, "", "", act)
-
     def create(
         self, user: User, kind: str, namespace: str, manifest: Mapping[str, Any], *,
-        dry_run: bool = False, validation: str = "Warn",
+        validation: str = "Warn",
     ) -> tuple[Manifest, list[str]]:  # fmt: skip
         """Create an object.
 
@@ -98,30 +90,13 @@ class ApiServer:
             if resource.status and kind in CUSTOM:
                 made.pop("status", None)
             self.access.admit("create", resource, made, self.store.all(kind, namespace))
-            return self.store.create(made, dry_run=dry_run), warnings
+            return self.store.create(made), warnings
 
         return self._asked(user, "create", kind, namespace, str(_name(manifest)), "", act)
 
-    def update(
-        self, user: User, kind: str, namespace: str, name: str, manifest: Mapping[str, Any], *,
-        subresource: str = "", dry_run: bool = False, validation: str = "Warn",
-    ) -> tuple[Manifest, list[str]]:  # fmt: skip
-        """Replace an object, or its status."""
-
-        def replaced(current: Manifest) -> Manifest:
-            wanted, found = manifest["metadata"].get("uid"), current["metadata"]["uid"]
-            if wanted not in {None, found}:
-                raise refusals.other_uid(RESOURCES[kind], name, wanted, found)
-            return json.loads(json.dumps(manifest))
-
-        return self._changed(
-            user, "update", kind, namespace, name, replaced, subresource, dry_run, validation
-        )
-
     def patch(
         self, user: User, kind: str, namespace: str, name: str, change: Any, *,
-        content_type: str = MERGE_PATCH, subresource: str = "", dry_run: bool = False,
-        validation: str = "Warn",
+        content_type: str = MERGE_PATCH, subresource: str = "", validation: str = "Warn",
     ) -> tuple[Manifest, list[str]]:  # fmt: skip
         """Patch an object, or its status.
 
@@ -140,18 +115,18 @@ class ApiServer:
             text = "the body of the request was in an unknown format - accepted media types include"
             raise refusals.RefusedError(415, "UnsupportedMediaType", f"{text}: {supported}")
 
-        return self._changed(user, "patch", kind, namespace, name, patched, subresource, dry_run, validation)
+        return self._changed(user, kind, namespace, name, patched, subresource, validation)
 
     def delete(
         self, user: User, kind: str, namespace: str, name: str, *, uid: str | None = None,
-        propagation: str = "Background", dry_run: bool = False,
+        propagation: str = "Background",
     ) -> Manifest:  # fmt: skip
         """Delete an object; the answer is the object if something still holds it, else a Status."""
         resource = RESOURCES[kind]
 
         def act() -> Manifest:
             found = self.store.find(kind, namespace, name)
-            if found is not None and not dry_run:
+            if found is not None:
                 self.access.admit("delete", resource, found)
                 found = self.store.delete((kind, namespace, name), uid=uid, propagation=propagation) or found
                 if self.store.find(kind, namespace, name) is not None:
@@ -165,8 +140,8 @@ class ApiServer:
         return self._asked(user, "delete", kind, namespace, name, "", act)
 
     def _changed(
-        self, user: User, verb: str, kind: str, namespace: str, name: str,
-        change: Callable[[Manifest], Manifest], subresource: str, dry_run: bool, validation: str,
+        self, user: User, kind: str, namespace: str, name: str,
+        change: Callable[[Manifest], Manifest], subresource: str, validation: str,
     ) -> tuple[Manifest, list[str]]:  # fmt: skip
         resource = RESOURCES[kind]
 
@@ -189,10 +164,10 @@ class ApiServer:
                     made.pop("status", None)
                     made |= {"status": current["status"]} if "status" in current else {}
                 made, warnings = self._checked(resource, made, validation)
-                self.access.admit(verb, resource, made)
-                return self.store.replace(made, dry_run=dry_run), warnings
+                self.access.admit("patch", resource, made)
+                return self.store.replace(made), warnings
 
-        return self._asked(user, verb, kind, namespace, name, subresource, act)
+        return self._asked(user, "patch", kind, namespace, name, subresource, act)
 
     def _asked(
         self, user: User, verb: str, kind: str, namespace: str, name: str, subresource: str,

@@ -8,8 +8,7 @@ import json
 import secrets
 import threading
 import uuid
-from collections import defaultdict, deque
-from dataclasses import dataclass
+from collections import defaultdict
 from typing import Any
 
 from tests.support.kubernetes import refusals
@@ -21,17 +20,6 @@ Key = tuple[str, str, str]
 """Kind, namespace, name."""
 
 FOREGROUND = "foregroundDeletion"
-ORPHAN = "orphan"
-_KEPT_CHANGES = 5000
-
-
-@dataclass(frozen=True)
-class Change:
-    """What a watch tells: ADDED, MODIFIED or DELETED."""
-
-    version: int
-    type: str
-    found: Manifest
 
 
 class Store:
@@ -44,9 +32,6 @@ class Store:
         self._objects: dict[Key, Manifest] = {}
         self._keys_of_kind: dict[str, set[Key]] = defaultdict(set)
         self._keys_by_uid: dict[str, Key] = {}
-        self._changes: deque[Change] = deque(maxlen=_KEPT_CHANGES)
-        self._oldest_page = 0
-        """Pages of lists that began before this version are no longer there."""
 
     def all(self, kind: str | None = None, namespace: str | None = None) -> list[Manifest]:
         """Every object, in the order of its name."""
@@ -67,7 +52,7 @@ class Store:
         with self.changed:
             return copied(self._objects.get(self._keys_by_uid.get(uid, ("", "", ""))))
 
-    def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+    def create(self, manifest: Manifest) -> Manifest:
         """Keep a new object; what the server sets is set."""
         made = copied(manifest)
         metadata = made["metadata"]
@@ -84,11 +69,10 @@ class Store:
                 "generation": 1,
                 "creationTimestamp": self.clock.timestamp(),
             }
-            if not dry_run:
-                self._keep(made, "ADDED")
+            self._keep(made)
             return copied(made)
 
-    def replace(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+    def replace(self, manifest: Manifest) -> Manifest:
         """Keep a changed object, if it is still the version that it was made from."""
         changed = copied(manifest)
         key = key_of(changed)
@@ -105,20 +89,20 @@ class Store:
                 raise refusals.stale(resource, key[2])
             _hold_metadata(resource, key[2], metadata, before)
             metadata["resourceVersion"] = before["resourceVersion"]
-            if changed == current or dry_run:
+            if changed == current:
                 return changed
             if _desired(changed) != _desired(current):
                 metadata["generation"] = before["generation"] + 1
             if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and not _lingers(changed):
                 self._drop(changed)
             else:
-                self._keep(changed, "MODIFIED")
+                self._keep(changed)
             return copied(changed)
 
     def delete(self, key: Key, *, uid: str | None = None, propagation: str = "Background") -> Manifest | None:
         """Delete an object, or mark it where something holds it.
 
-        :param propagation: Background, Foreground or Orphan: what becomes of what it owns.
+        :param propagation: Background or Foreground: when what it owns goes.
         :return: the object if it is still there.
         """
         resource = RESOURCES[key[0]]
@@ -130,17 +114,16 @@ class Store:
                 raise refusals.other_uid(resource, key[2], uid, current["metadata"]["uid"])
             marked = copied(current)
             metadata = marked["metadata"]
-            finalizers = [each for each in metadata.get("finalizers", ()) if each not in {FOREGROUND, ORPHAN}]
-            extra = {"Foreground": [FOREGROUND], "Orphan": [ORPHAN]}.get(propagation, [])
-            if metadata.get("deletionTimestamp") and not extra:
-                extra = [each for each in metadata.get("finalizers", ()) if each in {FOREGROUND, ORPHAN}]
+            finalizers = metadata.get("finalizers", [])
+            if propagation == "Foreground" and FOREGROUND not in finalizers:
+                finalizers = [*finalizers, FOREGROUND]
             metadata.setdefault("deletionTimestamp", self.clock.timestamp())
-            metadata["finalizers"] = finalizers + extra
+            metadata["finalizers"] = finalizers
             if metadata["finalizers"] or _lingers(marked):
                 if not metadata["finalizers"]:
                     del metadata["finalizers"]
                 if marked != current:
-                    self._keep(marked, "MODIFIED")
+                    self._keep(marked)
                 return copied(marked)
             self._drop(marked)
             return None
@@ -162,12 +145,6 @@ class Store:
         fits_labels, fits_fields = by_labels(labels), by_fields(fields, resource)
         with self.changed:
             version, start = _continued(after) if after else (self.version, ["", ""])
-            if version < self._oldest_page:
-                why = (
-                    "The provided continue parameter is too old to display a consistent list result. You can "
-                    "start a new list without the continue parameter, or use the continue token in this one"
-                )
-                raise refusals.expired(why)
             found = [
                 each
                 for each in self.peek(resource.kind, namespace)
@@ -183,29 +160,14 @@ class Store:
         items = [copied(each) for each in found]
         return {"kind": kind, "apiVersion": resource.api_version, "metadata": metadata, "items": items}
 
-    def changes_since(self, version: int) -> list[Change]:
-        """What came after a version; 410 where it is too long ago."""
-        with self.changed:
-            if self._changes and version < self._changes[0].version - 1 and version < self.version:
-                raise refusals.expired(f"too old resource version: {version} ({self._changes[0].version})")
-            return [change for change in self._changes if change.version > version]
-
-    def forget(self) -> None:
-        """Compact, as etcd does every five minutes: older versions and pages answer 410 from now on."""
-        with self.changed:
-            self._changes.clear()
-            self.version += 1
-            self._oldest_page = self.version
-            self._changes.append(Change(self.version, "BOOKMARK", {}))
-
-    def _keep(self, manifest: Manifest, how: str) -> None:
+    def _keep(self, manifest: Manifest) -> None:
         self.version += 1
         manifest["metadata"]["resourceVersion"] = str(self.version)
         key = key_of(manifest)
-        self._objects[key] = kept = copied(manifest)
+        self._objects[key] = copied(manifest)
         self._keys_of_kind[key[0]].add(key)
         self._keys_by_uid[manifest["metadata"]["uid"]] = key
-        self._tell(how, kept)
+        self.changed.notify_all()
 
     def _drop(self, manifest: Manifest) -> None:
         self.version += 1
@@ -214,10 +176,6 @@ class Store:
         del self._objects[key]
         self._keys_of_kind[key[0]].discard(key)
         del self._keys_by_uid[manifest["metadata"]["uid"]]
-        self._tell("DELETED", copied(manifest))
-
-    def _tell(self, how: str, manifest: Manifest) -> None:
-        self._changes.append(Change(self.version, how, manifest))
         self.changed.notify_all()
 
 

@@ -30,7 +30,6 @@ from tests.support.kubernetes.kinds import Manifest
 from tests.support.kubernetes.paths import Target, target_of
 from tests.support.kubernetes.proxying import forwarded
 from tests.support.kubernetes.server import MERGE_PATCH, ApiServer
-from tests.support.kubernetes.watching import watched
 
 
 class WebServer:
@@ -42,18 +41,14 @@ class WebServer:
     def __init__(self, server: ApiServer, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.server = server
         self.tls = tls
-        self.ended = threading.Event()
-        handler = type("Handler", (_Handler,), {"api": server, "ended": self.ended, "tls": tls})
+        handler = type("Handler", (_Handler,), {"api": server, "tls": tls})
         self._http = _Server(("127.0.0.1", port), handler)
         self.port = self._http.server_port
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
-        """End it; its port is free, and every watch has ended."""
-        self.ended.set()
-        with self.server.store.changed:
-            self.server.store.changed.notify_all()
+        """End it; its port is free."""
         self._http.shutdown()
         self._http.server_close()
 
@@ -82,7 +77,6 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     api: ApiServer
-    ended: threading.Event
     tls: ssl.SSLContext | None
 
     def setup(self) -> None:
@@ -99,8 +93,6 @@ class _Handler(BaseHTTPRequestHandler):
             target = target_of(parts.path)
             if target is not None and target.subresource == "proxy":
                 self._proxy(user, target, parts.query, content)
-            elif target is not None and query.get("watch") in {"1", "true"}:
-                self._watch(user, target, query)
             else:
                 body, warnings = self._answer(user, parts.path, target, query, content)
                 self._reply(201 if self.command == "POST" else 200, body, warnings)
@@ -139,16 +131,10 @@ class _Handler(BaseHTTPRequestHandler):
                 return self.api.get(user, kind, namespace, name), []
             return self.api.list(user, kind, namespace, **_selection(query)), []
         body = json.loads(content or b"{}")
-        options: dict[str, Any] = {
-            "dry_run": query.get("dryRun") == "All",
-            "validation": query.get("fieldValidation", "Warn"),
-        }
+        options: dict[str, Any] = {"validation": query.get("fieldValidation", "Warn")}
         match self.command:
             case "POST" if not name:
                 return self.api.create(user, kind, namespace, body, **options)
-            case "PUT" if name:
-                options["subresource"] = target.subresource
-                return self.api.update(user, kind, namespace, name, body, **options)
             case "PATCH" if name:
                 options |= {"subresource": target.subresource, "content_type": self._content_type()}
                 return self.api.patch(user, kind, namespace, name, body, **options)
@@ -165,23 +151,10 @@ class _Handler(BaseHTTPRequestHandler):
             target.name,
             uid=(body.get("preconditions") or {}).get("uid"),
             propagation=body.get("propagationPolicy") or query.get("propagationPolicy") or "Background",
-            dry_run="All" in {query.get("dryRun"), *(body.get("dryRun") or ())},
         )
 
     def _content_type(self) -> str:
         return (self.headers.get("Content-Type") or MERGE_PATCH).partition(";")[0]
-
-    def _watch(self, user: User, target: Target, query: dict[str, str]) -> None:
-        events = watched(self.api, user, target, query, self.ended)
-        next(events)  # refuses before anything is sent
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for event in events:
-            text = json.dumps(event).encode() + b"\n"
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
-        self.wfile.write(b"0\r\n\r\n")
 
     def _proxy(self, user: User, target: Target, query: str, content: bytes) -> None:
         headers = {key: value for key, value in self.headers.items() if key.lower() != "authorization"}

@@ -25,7 +25,7 @@ RULES = [
     {
         "apiGroups": ["ray.io"],
         "resources": ["rayjobs"],
-        "verbs": ["create", "get", "list", "patch", "delete", "watch"],
+        "verbs": ["create", "get", "list", "patch", "delete"],
     },
     {"apiGroups": [""], "resources": ["services/proxy"], "verbs": ["get", "create"]},
 ]
@@ -99,28 +99,6 @@ async def test_refusals_are_status_objects(http: aiohttp.ClientSession, web: Web
         assert (answer.status, await answer.text()) == (404, "404 page not found\n")
     web.server.clock.advance(601)
     assert (await answered(http, "GET", PATH))[0] == 401
-
-
-async def test_a_watch_tells_what_comes(http: aiohttp.ClientSession, web: WebServer) -> None:
-    server = web.server
-    server.create(server.admin, "RayJob", "default", rayjob("a"))
-    seen = []
-    async with http.get(f"{PATH}?watch=1&timeoutSeconds=20") as answer:
-        async for text in answer.content:
-            event = json.loads(text)
-            seen.append((event["type"], event["object"]["metadata"]["name"]))
-            if seen[-1] == ("ADDED", "a"):
-                server.create(server.admin, "RayJob", "default", rayjob("b"))
-            elif seen[-1] == ("ADDED", "b"):
-                server.delete(server.admin, "RayJob", "default", "a")
-            else:
-                break
-    assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
-    server.store.forget()
-    server.create(server.admin, "RayJob", "default", rayjob("c"))
-    async with http.get(f"{PATH}?watch=1&resourceVersion=1001&timeoutSeconds=20") as answer:
-        event = json.loads(await answer.content.readline())
-    assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
 
 
 async def test_the_proxy_keeps_the_login_to_itself(http: aiohttp.ClientSession, web: WebServer) -> None:
