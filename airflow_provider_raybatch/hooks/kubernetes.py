@@ -75,14 +75,14 @@ class KubernetesServerHook(BaseHook):
         :raises RayConnectionError: a field can't be used, or Airflow denies access to the connection.
         :raises RayBatchException: the connection was not found, or there are no credentials.
         """
-        extras = self._parsed(self._extras())
+        extras = _parsed(self._extras(), self.kubernetes_conn_id)
         for secret in _secrets(extras.get("kube_config")):
             mask_secret(secret)
         return self._server(extras)
 
     async def aserver(self) -> ApiServer:
         """As :meth:`server`, without blocking the event loop."""
-        extras = await asyncio.to_thread(self._parsed, await self._aextras())
+        extras = await asyncio.to_thread(_parsed, await self._aextras(), self.kubernetes_conn_id)
         for secret in _secrets(extras.get("kube_config")):
             await amask_secret(secret)
         return await asyncio.to_thread(self._server, extras)
@@ -140,12 +140,6 @@ class KubernetesServerHook(BaseHook):
             if value is not None and value != ""
         }
 
-    def _parsed(self, extras: dict[str, Any]) -> dict[str, Any]:
-        if "kube_config" not in extras:
-            return extras
-        field = f"Connection {self.kubernetes_conn_id!r}, field kube_config"
-        return {**extras, "kube_config": _parsed(extras["kube_config"], field)}
-
     def _server(self, extras: Mapping[str, Any]) -> ApiServer:
         field = f"Connection {self.kubernetes_conn_id!r}, field"
         try:
@@ -176,22 +170,12 @@ class KubernetesServerHook(BaseHook):
             pod = pod_server()
             if pod is not None:
                 return pod if verify else replace(pod, verify=False)
-            if in_cluster:
-                raise RayConnectionError(
-                    f"Connection {self.kubernetes_conn_id!r}, field in_cluster: this process runs in no pod "
-                    "with a service account's token; mount it, or set kube_config_path."
-                )
-        paths = default_paths()
-        if paths is None and in_cluster is False and pod_server() is not None:
-            raise RayConnectionError(
-                f"Connection {self.kubernetes_conn_id!r}, field in_cluster: it is false, so this pod's "
-                "service account is not used, and there is no kubeconfig; remove it, or set kube_config_path."
-            )
+        paths = None if in_cluster else default_paths()
         if paths is None:
             raise RayConnectionError(
                 f"Connection {self.kubernetes_conn_id!r}: there are no credentials for Kubernetes here, "
-                "neither a pod's service account nor a kubeconfig; set its field kube_config or "
-                "kube_config_path."
+                "neither a kubeconfig nor a pod's service account that field in_cluster allows; set field "
+                "kube_config or kube_config_path, or mount the account's token."
             )
         return _from_paths(paths, context, f"the kubeconfig {paths}", verify, _versions(paths))
 
@@ -215,7 +199,10 @@ def _versions(paths: str) -> object:
     return file_versions(Path(path).expanduser() for path in paths.split(":"))
 
 
-def _parsed(config: object, field: str) -> dict[str, Any]:
+def _parsed(extras: dict[str, Any], conn_id: str | None) -> dict[str, Any]:
+    """With `kube_config` as a dictionary."""
+    config = extras.get("kube_config")
+    field = f"Connection {conn_id!r}, field kube_config"
     if isinstance(config, str):
         try:
             import yaml
@@ -227,10 +214,12 @@ def _parsed(config: object, field: str) -> dict[str, Any]:
                 "airflow-provider-raybatch[kubernetes]."
             ) from None
         except yaml.YAMLError:
-            raise RayConnectionError(f"{field}: it is neither JSON nor YAML; paste it whole.") from None
+            config = None
+    if "kube_config" not in extras:
+        return extras
     if not isinstance(config, dict):
         raise RayConnectionError(f"{field}: it is not a kubeconfig; paste a whole one, as JSON or YAML.")
-    return config
+    return {**extras, "kube_config": config}
 
 
 def _secrets(value: object) -> Iterator[str]:

@@ -16,8 +16,16 @@ from airflow.sdk import get_current_context
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
-from airflow_provider_raybatch.cluster.kuberay.sweep import GRACE, Leftover, RunFate, Sweep, judge_leftover
-from airflow_provider_raybatch.cluster.kuberay.sweeping import FoundObjects, delete_left, find_left
+from airflow_provider_raybatch.cluster.kuberay.sweep import (
+    GRACE,
+    FoundObjects,
+    Leftover,
+    RunFate,
+    Sweep,
+    delete_left,
+    find_left,
+    judge_leftover,
+)
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.exceptions import for_airflow

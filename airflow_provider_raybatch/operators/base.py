@@ -41,9 +41,9 @@ from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_
 from airflow_provider_raybatch.operators.retry_pause import longest_pause
 from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
 from airflow_provider_raybatch.operators.submitting import submit
-from airflow_provider_raybatch.places.connected import ConnectedPlace
-from airflow_provider_raybatch.places.finding import place_of
+from airflow_provider_raybatch.places.choosing import place_of
 from airflow_provider_raybatch.places.place import Cluster, NotReadyYet, Place
+from airflow_provider_raybatch.places.running import ConnectedPlace
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

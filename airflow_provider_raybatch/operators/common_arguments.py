@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.submission import OnStaleState
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.operators.deadline import parse_deadline
-from airflow_provider_raybatch.places.given import given_cluster
+from airflow_provider_raybatch.places.choosing import given_cluster
 
 DEFERRABLE: bool = conf.getboolean("operators", "default_deferrable", fallback=False)
 

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.common_arguments import COMMON, DEFERRABLE, converted
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator, is_reference
-from airflow_provider_raybatch.places.given import (
+from airflow_provider_raybatch.places.choosing import (
     check_lease,
     check_one_cluster,
     check_returned,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_raybatch.coercion import from_text, is_absent
 from airflow_provider_raybatch.contract.arguments.cost import DEFAULT_CURRENCY
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.places.given import is_cluster
+from airflow_provider_raybatch.places.choosing import is_cluster
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec

@@ -24,8 +24,13 @@ from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.own_clusters import spoils
 from airflow_provider_raybatch.operators.plan import DEFERRAL_GRACE
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
-from airflow_provider_raybatch.places.finding import place_of
-from airflow_provider_raybatch.places.given import given_cluster, is_cluster, is_list, refuse_task
+from airflow_provider_raybatch.places.choosing import (
+    given_cluster,
+    is_cluster,
+    is_list,
+    place_of,
+    refuse_task,
+)
 from airflow_provider_raybatch.places.place import NotReadyYet
 
 if TYPE_CHECKING:

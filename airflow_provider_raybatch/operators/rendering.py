@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, ObjectStoragePath, literal
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchFailException
-from airflow_provider_raybatch.places.given import is_cluster
+from airflow_provider_raybatch.places.choosing import is_cluster
 
 if TYPE_CHECKING:
     import jinja2

@@ -1,33 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a cluster that was made for a job while the job is followed, and explains its silence."""
+"""Keeps the cluster of a job while the job is followed, and explains its silence."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from airflow_provider_raybatch.cluster.follow.outcome import FollowedLine, Outcome, Verdict
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import renew, state
 from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, ClusterClaim
-from airflow_provider_raybatch.cluster.kuberay.readiness import WaitingState
-from airflow_provider_raybatch.cluster.kuberay.silence import cluster_news, why_silent
+from airflow_provider_raybatch.cluster.kuberay.readiness import WaitingState, judge_waiting
+from airflow_provider_raybatch.cluster.kuberay.shared import SharedRayCluster, keep
+from airflow_provider_raybatch.cluster.kuberay.waiting import observe, why_silent
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import clean
-from airflow_provider_raybatch.places.looks import PATIENCE, Looks, is_silent
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
     from airflow_provider_raybatch.places.kubernetes import Kubernetes
 
-
+_LOOK_SECONDS = 30.0
+_ASK_SECONDS = 10.0
+_PATIENCE = 20.0
+"""Seconds for one look, since the next poll of the job waits for it."""
+_LOST = frozenset({"lost", "deleted", "unreachable"})
 _LACKS_NODES = frozenset({FailureClass.STALLED, FailureClass.UNSCHEDULABLE})
 
 
-class Keeper:
-    """The :class:`~airflow_provider_raybatch.cluster.follow.host.Host` of one job.
+class _Looking(ABC):
+    """A :class:`~airflow_provider_raybatch.cluster.follow.host.Host` that asks Kubernetes now and then."""
+
+    def __init__(self, kubernetes: Kubernetes) -> None:
+        self._kubernetes = kubernetes
+        self._told: set[str] = set()
+        self._next = {False: 0.0, True: 0.0}  # when it is looked at again, by whether the head is silent
+
+    async def looked(self, verdict: Verdict) -> Verdict:
+        """See :meth:`Host.looked`."""
+        if not self._due(verdict):
+            return verdict
+        try:
+            async with asyncio.timeout(_PATIENCE), self._kubernetes.api() as api:
+                return await self._look(api, verdict)
+        except (ClusterError, TimeoutError) as error:
+            why = str(error) or "no answer in time."
+            line = f"Kubernetes can't be asked about the cluster now: {why}"
+            return self._with(verdict, (line,), "warning")
+
+    @abstractmethod
+    async def _look(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
+        """The verdict with what Kubernetes says."""
+
+    def _due(self, verdict: Verdict) -> bool:
+        """Whether to look now: after some seconds, and when the job is lost."""
+        outcome, silent = verdict.outcome, _is_silent(verdict)
+        if outcome is not None and outcome.state not in _LOST:
+            return False
+        now = time.monotonic()
+        if outcome is None and now < self._next[silent]:
+            return False
+        self._next[silent] = now + (_ASK_SECONDS if silent else _LOOK_SECONDS)
+        return True
+
+    def untold(self, lines: Iterable[str]) -> list[str]:
+        """The lines that were not told before; they are from now on."""
+        new = [line for line in lines if line not in self._told]
+        self._told.update(new)
+        return new
+
+    def _with(
+        self, verdict: Verdict, lines: tuple[str, ...], level: Literal["info", "warning"] = "info"
+    ) -> Verdict:
+        told = (FollowedLine(clean(line), level) for line in self.untold(lines))
+        return replace(verdict, lines=(*verdict.lines, *told))
+
+
+class Keeper(_Looking):
+    """Keeps a cluster that was made for one job.
 
     :param window: see :class:`~airflow_provider_raybatch.places.own_cluster.OwnCluster`, as is `batch`.
     :param ray_cluster: name of the RayCluster at whose address the job is followed.
@@ -43,76 +97,78 @@ class Keeper:
         batch: bool,
         ray_cluster: Callable[[], str],
     ) -> None:
-        self._kubernetes, self._claim, self._submission_id = kubernetes, claim, submission_id
+        super().__init__(kubernetes)
+        self._claim, self._submission_id = claim, submission_id
         self._window = FOR_EVER if window is None else window
         self._batch = batch
         self._waiting = WaitingState()
-        self._told: set[str] = set()
-        self._looks = Looks()
         self._ray_cluster = ray_cluster
 
-    async def looked(self, verdict: Verdict) -> Verdict:
-        """See :meth:`Host.looked`."""
-        lacks_nodes = verdict.outcome is not None and verdict.outcome.failure_class in _LACKS_NODES
-        if not (lacks_nodes or self._looks.due(verdict)):
-            return verdict
-        try:
-            async with asyncio.timeout(PATIENCE), self._kubernetes.api() as api:
-                if lacks_nodes:
-                    return await self._with_reason(api, verdict)
-                if is_silent(verdict) or verdict.outcome is not None:
-                    return await self._explained(api, verdict)
-                return await self._kept(api, verdict)
-        except (ClusterError, TimeoutError) as error:
-            return self._with(
-                verdict,
-                (f"Kubernetes can't be asked about the cluster now: {str(error) or 'no answer in time.'}",),
-                "warning",
-            )
+    def _due(self, verdict: Verdict) -> bool:
+        return _lacks_nodes(verdict) or super()._due(verdict)
 
-    async def _kept(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
+    async def _look(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
+        if _lacks_nodes(verdict):
+            return await self._with_reason(api, verdict)
+        if _is_silent(verdict) or verdict.outcome is not None:
+            return await self._explained(api, verdict)
         await renew(api, self._claim, self._window, self._submission_id)
-        news = await cluster_news(api, self._claim, self._waiting)
+        news = judge_waiting(await observe(api, self._claim), self._waiting)
         self._waiting = news.state
         return self._with(verdict, news.lines)
 
     async def _with_reason(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
         """Add why workers are missing to the end of a job that says only that it lacks nodes."""
-        why = (await cluster_news(api, self._claim, WaitingState(latest=""))).state.latest
-        if not why or verdict.outcome is None:
-            return verdict
-        message = f"{verdict.outcome.message} {clean(why)}"
-        return replace(verdict, outcome=replace(verdict.outcome, message=message))
+        why = judge_waiting(await observe(api, self._claim), WaitingState(latest="")).state.latest
+        return _adding(verdict, why) if why else verdict
 
     async def _explained(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
         words = await why_silent(api, self._claim, self._ray_cluster())
-        if words.cause is not None and is_silent(verdict):
+        if words.cause is not None and _is_silent(verdict):
             verdict = replace(verdict, lines=())  # they say that the follower waits for it
         verdict = self._with(verdict, words.lines)
         if words.cause is not None:
-            why = words.cause
-            outcome = Outcome("failed", why.failure_class, clean(why.message), ended=True)
-            return replace(verdict, outcome=outcome)
+            return _failed(verdict, words.cause.failure_class, words.cause.message)
         if words.lines and verdict.outcome is not None and verdict.outcome.state == "lost":
-            told = f"{verdict.outcome.message} {clean(words.lines[0])}"
-            return replace(verdict, outcome=replace(verdict.outcome, message=told))
+            return _adding(verdict, words.lines[0])
         job = await state(api, self._claim)
         if not self._batch and job is not None and job.job_status == "SUCCEEDED":
             told = "The job finished successfully, as KubeRay says."
             return replace(verdict, outcome=Outcome("succeeded", None, told, ended=True))
         if job is not None and job.terminal and await api.get("RayCluster", job.ray_cluster) is None:
             told = f"The cluster of RayJob {job.name} went before the result of its job was read."
-            lost = Outcome("failed", FailureClass.CLUSTER_LOST, told, ended=True)
-            return replace(verdict, outcome=lost)
+            return _failed(verdict, FailureClass.CLUSTER_LOST, told)
         return verdict
 
-    def untold(self, lines: Iterable[str]) -> list[str]:
-        """The lines that were not told before; they are from now on."""
-        new = [line for line in lines if line not in self._told]
-        self._told.update(new)
-        return new
 
-    def _with(self, verdict: Verdict, lines: tuple[str, ...], level: str = "info") -> Verdict:
-        new = self.untold(lines)
-        told = (FollowedLine(clean(line), "warning" if level == "warning" else "info") for line in new)
-        return replace(verdict, lines=(*verdict.lines, *told))
+class LeaseKeeper(_Looking):
+    """Keeps a shared cluster, and tells when it is gone."""
+
+    def __init__(self, kubernetes: Kubernetes, cluster: SharedRayCluster) -> None:
+        super().__init__(kubernetes)
+        self._cluster = cluster
+
+    async def _look(self, api: KubernetesClient, verdict: Verdict) -> Verdict:
+        gone = await keep(api, self._cluster)
+        # A retry finds no cluster either: only a clear of the task that makes it helps.
+        return verdict if gone is None else _failed(verdict, FailureClass.USER_ERROR, gone)
+
+
+def _is_silent(verdict: Verdict) -> bool:
+    """Whether the head has not answered lately."""
+    return verdict.state.unreachable_since is not None
+
+
+def _lacks_nodes(verdict: Verdict) -> bool:
+    return verdict.outcome is not None and verdict.outcome.failure_class in _LACKS_NODES
+
+
+def _failed(verdict: Verdict, failure_class: FailureClass, told: str) -> Verdict:
+    return replace(verdict, outcome=Outcome("failed", failure_class, clean(told), ended=True))
+
+
+def _adding(verdict: Verdict, why: str) -> Verdict:
+    """Add a sentence to that of an outcome."""
+    assert verdict.outcome is not None
+    message = f"{verdict.outcome.message} {clean(why)}"
+    return replace(verdict, outcome=replace(verdict.outcome, message=message))

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-from airflow_provider_raybatch.cluster.jobs_api.models import JobStatus
+from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobStatus
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan
 from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
@@ -19,17 +19,19 @@ from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
     release_older,
     state,
 )
-from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
-from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
-from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER
+from airflow_provider_raybatch.cluster.kuberay.manifest import cluster_token, rayjob_manifest, secret_manifest
+from airflow_provider_raybatch.cluster.kuberay.rayjob import (
+    FOR_EVER,
+    run_labels,
+)
 from airflow_provider_raybatch.cluster.kuberay.readiness import READY
 from airflow_provider_raybatch.cluster.kuberay.submission import submit_on_own_cluster
-from airflow_provider_raybatch.cluster.kuberay.token import cluster_token
 from airflow_provider_raybatch.cluster.kuberay.waiting import ClusterNotReadyError
+from airflow_provider_raybatch.cluster.submit.resolve import Submitted
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.places.own_cluster import OwnCluster, may_have_job
+from airflow_provider_raybatch.places.own_cluster import OwnCluster, may_have_job, wait_until_ready
 from airflow_provider_raybatch.places.place import (
     STOP_TIMEOUT,
     Cluster,
@@ -39,13 +41,11 @@ from airflow_provider_raybatch.places.place import (
     Order,
     Place,
 )
-from airflow_provider_raybatch.places.readying import wait_until_ready
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
     from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, RayJobState
-    from airflow_provider_raybatch.cluster.submit.resolve import Submitted
     from airflow_provider_raybatch.places.kubernetes import Kubernetes
 
 _SUBMIT_MARGIN = 1800
@@ -87,7 +87,9 @@ class OwnPlace(Place):
                     followed=order.window is not None,
                 )
         except _JobEnded as ended:
-            return self._ended(order, ended.claimed)
+            submission_id = order.run.key.submission_id(ended.claimed.claim.number)
+            info = JobInfo(submission_id, JobStatus.SUCCEEDED)
+            return Submitted(submission_id, True, None, info, ended.claimed.reason)
         return found.submitted
 
     def _plan(self, api: KubernetesClient, order: Order) -> ClusterPlan:
@@ -104,7 +106,6 @@ class OwnPlace(Place):
                 key,
                 number,
                 order.fingerprint,
-                secret=new_secret_name(rayjob_name(key, number)),
                 pre_running_deadline=pre_running,
                 active_deadline=math.ceil(window),
             )
@@ -159,8 +160,7 @@ class OwnPlace(Place):
         rayjob = claimed.state
         cluster = await self._found(api, order.run, rayjob, order.window, batch=order.finished is not None)
         order.on_cluster(cluster)
-        verb = "Found" if claimed.adopted else "Created"
-        order.log.info("%s RayJob %s in namespace %s (%s).", verb, rayjob.name, api.namespace, claimed.reason)
+        order.log.info("%s", claimed.sentence)
         if rayjob.terminal and order.finished is None:
             cluster.has_succeeded = True
             raise _JobEnded(claimed)
@@ -182,14 +182,6 @@ class OwnPlace(Place):
                     raise  # else its job has ended well meanwhile, and the cluster still tells of it
         async with RayJobsClient(cluster.address) as client:
             yield client
-
-    def _ended(self, order: Order, claimed: Claimed) -> Submitted:
-        from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
-        from airflow_provider_raybatch.cluster.submit.resolve import Submitted
-
-        submission_id = order.run.key.submission_id(claimed.claim.number)
-        info = JobInfo(submission_id, JobStatus.SUCCEEDED)
-        return Submitted(submission_id, True, None, info, claimed.reason)
 
     async def _found(
         self,

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cluster.follow.loop import stop_at_once
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState, Outcome, Verdict
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import RELEASE_TIMEOUT, bound, release, state
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
-from airflow_provider_raybatch.cluster.kuberay.readiness import READY
-from airflow_provider_raybatch.cluster.kuberay.waiting import read_last_words
+from airflow_provider_raybatch.cluster.kuberay.readiness import READY, rayjob_end, version_mismatch
+from airflow_provider_raybatch.cluster.kuberay.waiting import (
+    ClusterNotReadyError,
+    read_last_words,
+    wait_for_cluster,
+)
 from airflow_provider_raybatch.contract.control import STOP_GRACE
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.text import clean
 from airflow_provider_raybatch.places.keeping import Keeper
 from airflow_provider_raybatch.places.place import STOP_TIMEOUT, Cluster
@@ -23,6 +29,7 @@ from airflow_provider_raybatch.places.place import STOP_TIMEOUT, Cluster
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
     from airflow_provider_raybatch.cluster.kuberay.rayjob import RayJobState
     from airflow_provider_raybatch.places.kubernetes import Kubernetes
 
@@ -196,20 +203,88 @@ async def own_cluster_of(kubernetes: Kubernetes, data: Mapping[str, Any], submis
 
     :raises ClusterError: Kubernetes gives no answer, or refuses.
     """
-    found = OwnCluster(
+    claim, token = ClusterClaim.from_json(data["claim"]), data["token"]
+    ray_cluster, address = "", None
+    async with kubernetes.api() as api:
+        rayjob = await state(api, claim)
+        if rayjob is not None:
+            ray_cluster = rayjob.ray_cluster
+            address = await kubernetes.address(api, ray_cluster if may_have_job(rayjob) else "", token)
+    return OwnCluster(
         kubernetes,
-        ClusterClaim.from_json(data["claim"]),
-        data["token"],
+        claim,
+        token,
         data["window"],
         submission_id=submission_id,
+        ray_cluster=ray_cluster,
+        address=address,
         batch=data["batch"],
     )
+
+
+async def wait_until_ready(
+    api: KubernetesClient,
+    cluster: OwnCluster,
+    cluster_wait: float,
+    log: Log,
+    queue_wait: float | None = None,
+) -> None:
+    """Wait until the Jobs API of a claimed cluster answers, and give the cluster its address.
+
+    :param cluster_wait: see :func:`wait_for_cluster`, as is `queue_wait`.
+    :raises ClusterNotReadyError: it can't become ready, was not in time, or runs another Ray than it says.
+    """
+
+    async def answers(rayjob: RayJobState) -> str | None:
+        address = await cluster.kubernetes.address(api, rayjob.ray_cluster, cluster.token)
+        if address is None:
+            return f"RayJob {rayjob.name}: its cluster is there, but Kubernetes does not show it yet."
+        async with RayJobsClient(address) as client:
+            version = (await client.version()).ray_version
+        declared = cluster.kubernetes.definition.ray_version
+        wrong = version_mismatch(declared, version, cluster.kubernetes.definition.image or "")
+        if wrong is not None:
+            raise ClusterNotReadyError(wrong, FailureClass.USER_ERROR)
+        cluster.ray_cluster, cluster.address = rayjob.ray_cluster, address
+        return None
+
+    def tell(line: str) -> None:
+        log.info("%s", clean(line))
+
+    await wait_for_cluster(
+        api, cluster.claim, cluster_wait=cluster_wait, queue_wait=queue_wait, tell=tell, answers=answers
+    )
+
+
+def made_by(facts: object) -> tuple[KubeRayCluster, ClusterClaim]:
+    """What :attr:`Cluster.facts` described.
+
+    :raises SpecError: it is something else.
+    """
+    try:
+        assert isinstance(facts, Mapping)
+        return KubeRayCluster.from_json(facts), ClusterClaim.from_json(facts["claim"])
+    except (AssertionError, KeyError, TypeError):
+        raise SpecError(
+            "submission_id: its 'ray_cluster' is not what a RayJobOperator returned; give the whole of that."
+        ) from None
+
+
+async def outcome_of(kubernetes: Kubernetes, claim: ClusterClaim) -> Outcome | None:
+    """How the job ended; ``None`` while it runs, or waits for its cluster.
+
+    :raises ClusterError: Kubernetes gives no answer, or refuses.
+    """
     async with kubernetes.api() as api:
-        rayjob = await state(api, found.claim)
-        if rayjob is not None:
-            found.ray_cluster = rayjob.ray_cluster
-            wanted = rayjob.ray_cluster if may_have_job(rayjob) else ""
-            address = await kubernetes.address(api, wanted, found.token)
-            if address is not None:
-                found.address = address
-    return found
+        rayjob = await state(api, claim)
+    if rayjob is None or rayjob.deleting:
+        told = f"The RayJob {claim.name} was deleted; how its job ended is unknown."
+        return Outcome("deleted", FailureClass.CANCELLED, told, ended=True)
+    if rayjob.job_status == "SUCCEEDED":
+        return Outcome("succeeded", None, "The job finished successfully.", ended=True)
+    if rayjob.job_status == "STOPPED":
+        return Outcome("stopped", FailureClass.CANCELLED, "The job was stopped.", ended=True)
+    if not rayjob.terminal:
+        return None
+    failure_class, message = rayjob_end(rayjob)
+    return Outcome("failed", failure_class, clean(message), ended=True)

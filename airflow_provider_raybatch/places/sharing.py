@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan, claim_cluster
-from airflow_provider_raybatch.cluster.kuberay.existing import read_token
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
     RELEASE_TIMEOUT,
     claim_of,
@@ -20,8 +19,8 @@ from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
     release,
 )
 from airflow_provider_raybatch.cluster.kuberay.manifest import secret_manifest
-from airflow_provider_raybatch.cluster.kuberay.names import run_labels
-from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
+from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, run_labels
+from airflow_provider_raybatch.cluster.kuberay.reach import read_token
 from airflow_provider_raybatch.cluster.kuberay.readiness import READY
 from airflow_provider_raybatch.cluster.kuberay.role import SHARED_CLUSTERS
 from airflow_provider_raybatch.cluster.kuberay.shared import (
@@ -35,9 +34,8 @@ from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.submission import OnStaleState
-from airflow_provider_raybatch.places.own_cluster import OwnCluster
+from airflow_provider_raybatch.places.own_cluster import OwnCluster, wait_until_ready
 from airflow_provider_raybatch.places.place import NotReadyYet
-from airflow_provider_raybatch.places.readying import wait_until_ready
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
@@ -77,18 +75,18 @@ async def make_shared_cluster(kubernetes: Kubernetes, order: SharedOrder) -> Sha
     :raises NotReadyYet: it is being made, and `leave_waiting` is set.
     :raises ClusterError: as :func:`claim_cluster` and :func:`wait_until_ready`; or its token may not be read.
     """
-    for _ in range(_MOST_CLUSTERS - 1):
+    for number in range(1, _MOST_CLUSTERS + 1):
         async with kubernetes.api() as api:
             claimed = await _claimed(api, kubernetes, order)
             try:
                 return await _ready(api, kubernetes, order, claimed)
             except ClusterError as error:
-                if not claimed.adopted or error.failure_class not in _ANOTHER_ONE:
+                is_lost = claimed.adopted and error.failure_class in _ANOTHER_ONE
+                if not is_lost or number == _MOST_CLUSTERS:
                     raise
                 order.log.info("%s Making another cluster.", error)
                 await delete(api, claimed.claim)  # the next claim waits until it is gone
-    async with kubernetes.api() as api:
-        return await _ready(api, kubernetes, order, await _claimed(api, kubernetes, order))
+    raise AssertionError
 
 
 async def _claimed(api: KubernetesClient, kubernetes: Kubernetes, order: SharedOrder) -> Claimed:
@@ -117,20 +115,19 @@ async def _claimed(api: KubernetesClient, kubernetes: Kubernetes, order: SharedO
         check=lambda: kubernetes.check_rights(api, SHARED_CLUSTERS),
     )
     claimed = await claim_cluster(api, order.key, plan)
-    verb = "Found" if claimed.adopted else "Created"
-    order.log.info(
-        "%s RayJob %s in namespace %s (%s).", verb, claimed.state.name, api.namespace, claimed.reason
-    )
+    order.log.info("%s", claimed.sentence)
     return claimed
 
 
 async def _ready(
     api: KubernetesClient, kubernetes: Kubernetes, order: SharedOrder, claimed: Claimed
 ) -> SharedRayCluster:
-    token = await _token(api, claimed.claim)
-    cluster = OwnCluster(
-        kubernetes, claimed.claim, token, window_of(order.lease), submission_id="", batch=False
-    )
+    claim = claimed.claim
+    token = await read_token(api, claim.secret)  # as the tasks read it
+    if not token:
+        lost = f"The Secret {claim.secret} of RayJob {claim.name} has no token; was it deleted?"
+        raise ClusterError(lost, FailureClass.CLUSTER_LOST)
+    cluster = OwnCluster(kubernetes, claim, token, window_of(order.lease), submission_id="", batch=False)
     order.on_cluster(cluster)
     rayjob = claimed.state
     wait = seconds_of(kubernetes.definition.cluster_wait)
@@ -139,19 +136,10 @@ async def _ready(
     elif order.leave_waiting:
         raise NotReadyYet(cluster, "", wait, kubernetes.queue_wait if rayjob.suspended else 0.0)
     await wait_until_ready(api, cluster, wait, order.log, kubernetes.queue_wait)
-    await begin_lease(api, claimed.claim, order.lease)
+    await begin_lease(api, claim, order.lease)
     return SharedRayCluster.of(
-        kubernetes.definition, claimed.claim, cluster.ray_cluster, order.lease, order.key.task.task_id
+        kubernetes.definition, claim, cluster.ray_cluster, order.lease, order.key.task.task_id
     )
-
-
-async def _token(api: KubernetesClient, claim: ClusterClaim) -> str:
-    """The token, as the tasks read it."""
-    token = await read_token(api, claim.secret)
-    if not token:
-        lost = f"The Secret {claim.secret} of RayJob {claim.name} has no token; was it deleted?"
-        raise ClusterError(lost, FailureClass.CLUSTER_LOST)
-    return token
 
 
 async def end_shared_cluster(

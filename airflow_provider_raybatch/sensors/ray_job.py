@@ -25,14 +25,14 @@ from airflow_provider_raybatch.exceptions import (
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
-from airflow_provider_raybatch.places.connected import ConnectedPlace
-from airflow_provider_raybatch.places.finding import shared_place_of
-from airflow_provider_raybatch.places.given import (
+from airflow_provider_raybatch.places.choosing import (
     check_one_cluster,
     check_returned,
     given_cluster,
     shared_cluster_task,
+    shared_place_of,
 )
+from airflow_provider_raybatch.places.running import ConnectedPlace
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome, Verdict
     from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-    from airflow_provider_raybatch.places.shared import SharedPlace
+    from airflow_provider_raybatch.places.running import SharedPlace
 
 _TRIGGER_IS_GONE = "__fail__"  # Airflow's next_method after a deferral's timeout and a trigger's failure
 
@@ -208,7 +208,7 @@ class RayJobSensor(BaseSensorOperator):
         from airflow_provider_raybatch.cluster.follow.outcome import FollowState, Verdict
         from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
         from airflow_provider_raybatch.places.kubernetes import kubernetes_of
-        from airflow_provider_raybatch.places.rayjob_status import made_by, outcome_of
+        from airflow_provider_raybatch.places.own_cluster import made_by, outcome_of
 
         with for_airflow():
             definition, claim = made_by(made)

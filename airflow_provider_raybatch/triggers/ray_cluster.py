@@ -12,7 +12,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.text import all_storable, clean, plain_reason
-from airflow_provider_raybatch.places.finding import acluster_of
+from airflow_provider_raybatch.places.choosing import acluster_of
 from airflow_provider_raybatch.triggers.killable import KillableTrigger
 
 
@@ -79,8 +79,7 @@ class RayClusterTrigger(KillableTrigger):
         return None
 
     async def _wait_until_ready(self) -> None:
-        from airflow_provider_raybatch.places.own_cluster import OwnCluster
-        from airflow_provider_raybatch.places.readying import wait_until_ready
+        from airflow_provider_raybatch.places.own_cluster import OwnCluster, wait_until_ready
 
         cluster = await acluster_of("", self.ray_cluster, self.submission_id)
         assert isinstance(cluster, OwnCluster)

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachable
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.text import all_storable, clean, plain_reason
 from airflow_provider_raybatch.exceptions import RayBatchException
-from airflow_provider_raybatch.places.finding import acluster_of
+from airflow_provider_raybatch.places.choosing import acluster_of
 from airflow_provider_raybatch.triggers.killable import KillableTrigger
 
 if TYPE_CHECKING:

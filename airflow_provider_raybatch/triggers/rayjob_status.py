@@ -49,7 +49,7 @@ class RayJobStatusTrigger(BaseTrigger):
 
     async def _wait(self) -> Outcome:
         from airflow_provider_raybatch.places.kubernetes import akubernetes_of
-        from airflow_provider_raybatch.places.rayjob_status import made_by, outcome_of
+        from airflow_provider_raybatch.places.own_cluster import made_by, outcome_of
 
         definition, claim = made_by(self.ray_cluster)
         silent = 0

@@ -30,7 +30,7 @@ class KubernetesApi(Protocol):
     async def __aexit__(self, *error: object) -> None:
         """Give the client up."""
 
-    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Manifest:
+    async def create(self, manifest: Mapping[str, Any]) -> Manifest:
         """Create an object; the server refuses fields that it does not know (``fieldValidation=Strict``).
 
         :return: the object as the server keeps it, with `uid` and `creationTimestamp`.

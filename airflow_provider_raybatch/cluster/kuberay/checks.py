@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from airflow_provider_raybatch.cluster.kuberay import kube_names
 from airflow_provider_raybatch.cluster.kuberay.given_spec import ray_version
-from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
-from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest, check_texts
+from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest
 from airflow_provider_raybatch.coercion import from_text, positive_seconds, seconds, typed
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -20,8 +19,15 @@ _MOST_GPUS = 16
 """Of one node, whatever the cloud."""
 _STARTS = ("{{", "{%", "{#", "[[", "<<", "${")
 """Of Jinja, and of delimiters that DAGs choose in its place."""
-_OURS = "raybatch/"
 _PLACES = {"namespace", "cluster", "service"}
+_LONGEST_RAYCLUSTER = 53
+"""Characters in a RayCluster's name: KubeRay adds endings for its service and pods."""
+_LABEL = 63
+_DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_WORD_RULE = "letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 
 
 def may_be_template(value: Any) -> bool:
@@ -75,15 +81,19 @@ def _settled(value: Any, changes: Callable[[Any], bool]) -> Any:
     return None if changes(value) else value
 
 
+def _refusal(name: str, value: Any, what: str, remedy: str) -> SpecError:
+    return SpecError(f"{name}: {shown(value)} is not {what}; {remedy}.")
+
+
 def _text(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise SpecError(f"{name}: {shown(value)} is not text; give it as text.")
+        raise _refusal(name, value, "text", "give it as text")
 
 
 def _image(name: str, value: Any) -> None:
     _text(name, value)
     if any(sign.isspace() for sign in value) or value.startswith(("http:", "https:", "docker:")):
-        raise SpecError(f"{name}: {shown(value)} is not an image; name it as in 'registry/name:tag'.")
+        raise _refusal(name, value, "an image", "name it as in 'registry/name:tag'")
 
 
 def _accelerator(name: str, value: Any) -> None:
@@ -110,37 +120,44 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
 def _labels(name: str, value: Any) -> None:
     for key, label in _mapping(name, value).items():
         _key(name, key)
-        kube_names.check_label(f"{name}: {key}", label)
+        if label != "":
+            _check_name(f"{name}: {key}", label, _WORD, _LABEL, _WORD_RULE)
 
 
 def _annotations(name: str, value: Any) -> None:
     for key, text in _mapping(name, value).items():
         _key(name, key)
         if not isinstance(text, str):
-            raise SpecError(f"{name}: {key}: {shown(text)} is not text; give it as text.")
-    check_texts(name, value)
+            raise _refusal(f"{name}: {key}", text, "text", "give it as text")
+    check_manifest(name, value)
 
 
 def _key(name: str, key: Any) -> None:
-    kube_names.check_key(name, key)
-    if str(key).startswith(_OURS):
-        raise SpecError(f"{name}: {key!r} would hide the cluster from its own task; use another prefix.")
+    prefix, _, word = str(key).rpartition("/")
+    if prefix:
+        _check_name(name, prefix, _SUBDOMAIN, 253, "lower-case letters, digits, '-' and '.' before the '/'")
+    _check_name(name, word, _WORD, _LABEL, _WORD_RULE)
 
 
-def _selector(name: str, value: Any) -> None:
-    for key, label in _mapping(name, value).items():
-        kube_names.check_key(name, key)
-        kube_names.check_label(f"{name}: {key}", label)
+def _cluster_name(name: str, value: Any) -> None:
+    rule = "lower-case letters, digits and '-', with a letter first and no '-' last"
+    _check_name(name, value, _DNS_1035, _LONGEST_RAYCLUSTER, rule)
+
+
+def _label_name(name: str, value: Any) -> None:
+    rule = "lower-case letters, digits and '-', with no '-' first or last"
+    _check_name(name, value, _DNS_1123, _LABEL, rule)
+
+
+def _check_name(name: str, value: Any, pattern: re.Pattern[str], longest: int, rule: str) -> None:
+    if not isinstance(value, str) or len(value) > longest or not pattern.fullmatch(value):
+        raise _refusal(name, value, "a name that Kubernetes takes here", f"use at most {longest} {rule}")
 
 
 def _gpus(name: str, value: Any) -> None:
     number = typed(value, int, name)
     if type(number) is not int or not 0 <= number <= _MOST_GPUS:
-        raise SpecError(f"{name}: {shown(value)} is not a number of GPUs of a node; give 0 to {_MOST_GPUS}.")
-
-
-def _range(name: str, value: Any) -> None:
-    worker_range(value)
+        raise _refusal(name, value, "a number of GPUs of a node", f"give 0 to {_MOST_GPUS}")
 
 
 def worker_range(value: Any) -> tuple[int, int | None]:
@@ -152,31 +169,28 @@ def worker_range(value: Any) -> tuple[int, int | None]:
     pair = value if isinstance(value, (list, tuple)) else (value, value)
     fewest, most = (typed(one, int, "workers") for one in pair) if len(pair) == 2 else (-1, None)
     fewest = 0 if fewest is None else fewest
-    if any(type(one) is not int or one < 0 for one in (fewest, most) if one is not None):
-        raise SpecError(
-            f"workers: {shown(value)} is neither a whole number nor (fewest, most), each at least 0; correct "
-            "it."
-        )
-    if most is not None and fewest > most:
-        raise SpecError(f"workers: the fewest, {fewest}, are more than the most, {most}; exchange them.")
+    given = [fewest] if most is None else [fewest, most]
+    if any(type(one) is not int or one < 0 for one in given) or given != sorted(given):
+        remedy = "give a whole number of at least 0, or two as (fewest, most)"
+        raise _refusal("workers", value, "a number of workers", remedy)
     return fewest, most
 
 
 def _address(name: str, value: Any) -> None:
     if value in ("auto", "service", "proxy"):
         return
-    remedy = "use 'auto', 'service', 'proxy' or a URL such as 'https://ray.example.com/{namespace}/{cluster}'"
-    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
-        raise SpecError(f"{name}: {shown(value)} is not an address; {remedy}.")
-    try:
-        places = {place for _, place, _, _ in string.Formatter().parse(value) if place is not None}
-    except ValueError:
-        places = {"{"}
-    if not places <= _PLACES:
-        raise SpecError(
-            f"{name}: {shown(value)} has other braces than {{namespace}}, {{cluster}} and {{service}}; "
-            "remove them."
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")) or _unknown_places(value):
+        remedy = (
+            "use 'auto', 'service', 'proxy' or a URL such as 'https://ray.example.com/{namespace}/{cluster}'"
         )
+        raise _refusal(name, value, "an address", remedy)
+
+
+def _unknown_places(url: str) -> bool:
+    try:
+        return not {place for _, place, _, _ in string.Formatter().parse(url) if place is not None} <= _PLACES
+    except ValueError:
+        return True
 
 
 def _duration(name: str, value: Any) -> None:
@@ -189,42 +203,25 @@ def _duration_or_none(name: str, value: Any) -> None:
         raise SpecError(f"{name}: it must be at least 0 seconds, but it is {value!r}.")
 
 
-def _patch(name: str, value: Any) -> None:
-    if "authOptions" in _mapping(name, value):
-        raise SpecError(f"{name}: authOptions: each cluster gets a token of its own; remove it.")
-    if "spec" in value or "rayClusterSpec" in value:
-        raise SpecError(f"{name}: it is merged over the RayCluster's spec; give what stands inside of spec.")
-    check_manifest(name, value)
+def _merged_over(name: str, value: Any) -> None:
+    check_manifest(name, _mapping(name, value))
 
 
-def _pod_override(name: str, value: Any) -> None:
-    if not set(_mapping(name, value)) <= {"metadata", "spec"}:
-        raise SpecError(
-            f"{name}: it is merged over a pod's template, which has metadata and spec; write what you give "
-            "into them."
-        )
-    check_manifest(name, value)
-
-
-def _spec(name: str, value: Any) -> None:
-    check_manifest(name, value)
-
-
-_CHECKS: dict[str, Callable[[str, Any], None]] = {
-    "name": kube_names.check_cluster_name,
-    "namespace": kube_names.check_label_name,
+_CHECKS: dict[str, Callable[[str, Any], object]] = {
+    "name": _cluster_name,
+    "namespace": _label_name,
     "kubernetes_conn_id": _text,
     "image": _image,
     "accelerator_type": _accelerator,
     "gpus_per_worker": _gpus,
-    "workers": _range,
-    "node_selector": _selector,
-    "kueue_queue": kube_names.check_label_name,
+    "workers": lambda _, value: worker_range(value),
+    "node_selector": _labels,
+    "kueue_queue": _label_name,
     "labels": _labels,
     "annotations": _annotations,
-    "pod_override": _pod_override,
-    "patch": _patch,
-    "spec": _spec,
+    "pod_override": _merged_over,
+    "patch": _merged_over,
+    "spec": check_manifest,
     "dashboard_address": _address,
     "cluster_wait": _duration,
     "queue_wait": _duration,
@@ -235,7 +232,7 @@ _BY_ITEM = ("labels", "annotations", "node_selector")
 """Dictionaries whose known items are judged without the others."""
 
 _WITH_NAME = frozenset({"name", "namespace", "kubernetes_conn_id", "dashboard_address", "cluster_wait"})
-_NOT_WITH_SPEC = ("accelerator_type", "gpus_per_worker", "workers", "node_selector")
+_NOT_WITH_SPEC = frozenset({"accelerator_type", "gpus_per_worker", "workers", "node_selector"})
 
 
 def _check_together(known: Mapping[str, Any], unknown: Collection[str], changed: Collection[str]) -> None:
@@ -246,41 +243,27 @@ def _check_together(known: Mapping[str, Any], unknown: Collection[str], changed:
     :param changed: names of the arguments that are not at their defaults.
     """
     if "name" in known:
-        _check_existing(known["name"], changed)
+        for other in changed:
+            if other not in _WITH_NAME:
+                raise SpecError(
+                    f"name: {known['name']!r} is a running cluster, which {other} can't change; "
+                    f"remove {other}, or name."
+                )
         return
     if "spec" in known:
-        _check_with_spec(changed)
-    elif "image" not in {*known, *unknown} and not {"name", "spec"} & set(unknown):
+        for other in changed:
+            if other in _NOT_WITH_SPEC:
+                raise SpecError(
+                    f"spec: it decides what {other} would; remove {other}, or write it into patch."
+                )
+    elif {"image", "name", "spec"}.isdisjoint({*known, *unknown}):
         raise SpecError(
             "image: a value is needed to make a cluster; name an image with Ray, or give name or spec."
         )
-    if "image" in known and "ray_version" not in unknown and (known.keys().isdisjoint({"spec"})):
+    if "image" in known and "ray_version" not in unknown and "spec" not in known:
         ray_version(known["image"], known.get("ray_version"))
     elif "ray_version" in known:
         ray_version(None, known["ray_version"])
     gpus = known.get("gpus_per_worker")
     if gpus is not None and typed(gpus, int, "gpus_per_worker") == 0 and "accelerator_type" in known:
         raise SpecError("gpus_per_worker: it is 0, and accelerator_type is about GPUs; remove one of them.")
-    _check_queue(known)
-
-
-def _check_existing(name: str, changed: Collection[str]) -> None:
-    for other in changed:
-        if other not in _WITH_NAME:
-            raise SpecError(
-                f"name: {name!r} is a running cluster, which {other} can't change; remove {other}, or name."
-            )
-
-
-def _check_with_spec(changed: Collection[str]) -> None:
-    for other in _NOT_WITH_SPEC:
-        if other in changed:
-            raise SpecError(f"spec: it decides what {other} would; remove {other}, or write it into patch.")
-
-
-def _check_queue(known: Mapping[str, Any]) -> None:
-    labelled = (known.get("labels") or {}).get(QUEUE_LABEL)
-    if labelled is not None and known.get("kueue_queue") not in (None, labelled):
-        raise SpecError(
-            f"kueue_queue: it is {known['kueue_queue']!r}, and labels have the queue {labelled!r}; keep one."
-        )

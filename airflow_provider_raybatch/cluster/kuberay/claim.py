@@ -63,6 +63,12 @@ class Claimed:
     state: RayJobState
     reason: str
 
+    @property
+    def sentence(self) -> str:
+        """For the log."""
+        verb = "Found" if self.adopted else "Created"
+        return f"{verb} RayJob {self.claim.name} in namespace {self.claim.namespace} ({self.reason})."
+
 
 @dataclass(frozen=True)
 class ClusterPlan:

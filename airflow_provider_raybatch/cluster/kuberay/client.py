@@ -31,6 +31,7 @@ _RESOURCES: dict[str, tuple[str, str]] = {
     "Workload": (f"/apis/kueue.x-k8s.io/{_OLDER}", "workloads"),
 }
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_STRICT = {"fieldValidation": "Strict"}
 _PAGE = 250
 _LISTINGS = 3
 """How often a list is begun: its pages expire while many objects change (410)."""
@@ -83,12 +84,11 @@ class KubernetesClient:
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
-    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Manifest:
+    async def create(self, manifest: Mapping[str, Any]) -> Manifest:
         """See :class:`~airflow_provider_raybatch.cluster.kuberay.api.KubernetesApi`."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        params = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         asked = Asked("create", kind, name, self.namespace)
-        call = Call("POST", self._path(kind), asked, params, dict(manifest), repeat=dry_run)
+        call = Call("POST", self._path(kind), asked, _STRICT, dict(manifest), repeat=False)
         try:
             return await self._session.send(call)
         except RefusedRequestError as refused:
@@ -127,7 +127,7 @@ class KubernetesClient:
             "PATCH",
             self._path(kind, name),
             asked,
-            {"fieldValidation": "Strict"},
+            _STRICT,
             dict(change),
             "application/merge-patch+json",
             repeat,

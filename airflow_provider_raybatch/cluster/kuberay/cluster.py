@@ -88,9 +88,7 @@ class KubeRayCluster:
 
     def __post_init__(self) -> None:
         """Refuse what no template can put right."""
-        self._check(may_be_template)
-        if self.spec is not None and not may_be_template(self.spec) and not is_missing(self.spec):
-            self._check_spec(may_be_template)
+        self._check(may_be_template, file_may_be_elsewhere=True)
 
     def check(self) -> None:
         """Refuse a mistake once all is rendered.
@@ -103,14 +101,13 @@ class KubeRayCluster:
             value = from_text(getattr(self, field.name))
             setattr(self, field.name, field.default if is_absent(value) else value)
         self._check(lambda _: False)
-        if self.spec is not None:
-            self._check_spec(lambda _: False)
 
-    def _check(self, changes: Callable[[Any], bool]) -> None:
+    def _check(self, changes: Callable[[Any], bool], *, file_may_be_elsewhere: bool = False) -> None:
+        """Check what `changes` does not hold for."""
         arguments = {field.name: getattr(self, field.name) for field in fields(self)}
         check_arguments(arguments, self.given, changes)
-
-    def _check_spec(self, changes: Callable[[Any], bool]) -> None:
+        if self.spec is None or changes(self.spec) or (file_may_be_elsewhere and is_missing(self.spec)):
+            return
         found = given_spec(self.spec)
         if not any(map(changes, (self.namespace, self.image, self.ray_version))):
             check_given(found, self.namespace, self.image, self.ray_version)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
-from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest, check_texts
+from airflow_provider_raybatch.cluster.kuberay.plain_secrets import check_manifest
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 
@@ -46,9 +46,6 @@ def ray_version(image: str | None, given: Any, field: str = "ray_version") -> st
         oldest = ".".join(map(str, OLDEST_RAY))
         raise SpecError(f"{field}: {shown(given)} is too old; use an image with Ray {oldest} or newer.")
     return str(given)
-
-
-_OF_CLUSTER = ("headGroupSpec", "rayVersion", "workerGroupSpecs")
 
 
 @dataclass(frozen=True)
@@ -103,15 +100,13 @@ def _documents(file: Path) -> list[Any]:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a DAG file is parsed often
         text = file.read_text(encoding="utf-8")
         return [one for one in yaml.load_all(text, Loader=loader) if one is not None]
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecError(
-            f"spec: {str(file)!r} can't be read ({reason}); correct the path or the file."
-        ) from None
-    except yaml.YAMLError as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        # The error's own text would show lines of the file.
         mark = getattr(error, "problem_mark", None)
-        place = f" in line {mark.line + 1}" if mark else ""
-        raise SpecError(f"spec: {str(file)!r} is not YAML: there is a mistake{place}; correct it.") from None
+        reason = f"no YAML in line {mark.line + 1}" if mark else getattr(error, "strerror", None)
+        raise SpecError(
+            f"spec: {str(file)!r} can't be read ({reason or 'no UTF-8 text'}); correct the path or the file."
+        ) from None
 
 
 def _of_documents(documents: list[Any], file: str) -> GivenSpec:
@@ -128,16 +123,12 @@ def _of_documents(documents: list[Any], file: str) -> GivenSpec:
 
 
 def _of_manifest(manifest: Mapping[str, Any]) -> GivenSpec:
-    kind, version, spec = (manifest.get(name) for name in ("kind", "apiVersion", "spec"))
-    if kind != "RayCluster":
+    kind, spec = manifest.get("kind"), manifest.get("spec")
+    if kind != "RayCluster" or not isinstance(spec, Mapping):
         raise SpecError(
-            f"spec: kind: {shown(kind)} is not a RayCluster; give one, such as what a RayJob has in "
-            "rayClusterSpec."
+            f"spec: kind: {shown(kind)} is not a RayCluster with a spec; give one, such as what a RayJob has "
+            "in rayClusterSpec."
         )
-    if version != "ray.io/v1":
-        raise SpecError(f"spec: apiVersion: {shown(version)} is not KubeRay's; write 'ray.io/v1'.")
-    if not isinstance(spec, Mapping):
-        raise SpecError("spec: the RayCluster has no spec; give the whole manifest.")
     metadata = _mapping(manifest, "metadata")
     return _checked(
         GivenSpec(
@@ -157,16 +148,10 @@ def _mapping(outer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _checked(given: GivenSpec) -> GivenSpec:
-    known = [name for name in _OF_CLUSTER if name in given.spec]
-    if not known:
-        raise SpecError(
-            f"spec: {shown(sorted(given.spec))} are not fields of a RayCluster; give its spec, with "
-            "headGroupSpec."
-        )
     check_plain({"spec": given.spec, "metadata": [given.labels, given.annotations]}, "spec")
     check_shape(given.spec, "spec")
     check_manifest("spec", given.spec)
-    check_texts("spec: metadata", {"annotations": given.annotations})
+    check_manifest("spec: metadata: annotations", given.annotations)
     return given
 
 
@@ -186,26 +171,20 @@ def check_shape(spec: Mapping[str, Any], where: str) -> None:
 
     :param where: the argument to name.
     """
-    _check_group(spec.get("headGroupSpec"), f"{where}: headGroupSpec")
     groups = spec.get("workerGroupSpecs") or []
     if not isinstance(groups, (list, tuple)):
         raise SpecError(f"{where}: workerGroupSpecs: {shown(groups)} is not a list; give a list of groups.")
-    for number, group in enumerate(groups):
-        _check_group(group, f"{where}: workerGroupSpecs[{number}]")
-
-
-def _check_group(group: Any, place: str) -> None:
-    if not isinstance(group, Mapping):
-        raise SpecError(
-            f"{place}: a value is needed here, and {shown(group)} is not a group; give its template."
-        )
-    containers: Any = group
-    for name in ("template", "spec", "containers"):
-        containers = containers.get(name) if isinstance(containers, Mapping) else None
-    if not isinstance(containers, (list, tuple)) or not containers or not isinstance(containers[0], Mapping):
-        raise SpecError(f"{place}: template.spec.containers: Ray's container is needed here; give its image.")
-    if not containers[0].get("image"):
-        raise SpecError(f"{place}: the container {shown(containers[0].get('name'))} has no image; give one.")
+    named = {f"workerGroupSpecs[{number}]": group for number, group in enumerate(groups)}
+    for name, group in {"headGroupSpec": spec.get("headGroupSpec"), **named}.items():
+        found = group
+        for step in ("template", "spec", "containers"):
+            found = found.get(step) if isinstance(found, Mapping) else None
+        first = found[0] if isinstance(found, (list, tuple)) and found else None
+        if not isinstance(first, Mapping) or not first.get("image"):
+            raise SpecError(
+                f"{where}: {name}: template.spec.containers: Ray's container is needed here, with its image; "
+                "give both."
+            )
 
 
 def check_given(given: GivenSpec, namespace: str | None, image: str | None, version: str | None) -> None:

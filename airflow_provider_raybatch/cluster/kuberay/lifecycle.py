@@ -15,8 +15,14 @@ from typing import Any, TypeVar
 
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
 from airflow_provider_raybatch.cluster.kuberay.errors import ChangedObjectError, KubernetesUnreachableError
-from airflow_provider_raybatch.cluster.kuberay.names import of_run, of_task
-from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, ClusterClaim, RayJobState, rayjob_state
+from airflow_provider_raybatch.cluster.kuberay.rayjob import (
+    FOR_EVER,
+    ClusterClaim,
+    RayJobState,
+    of_run,
+    of_task,
+    rayjob_state,
+)
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, seen_to_its_end
 from airflow_provider_raybatch.contract.submission import run_number
 
@@ -37,7 +43,7 @@ _WAIT = 1.0
 async def state(api: KubernetesApi, claim: ClusterClaim) -> RayJobState | None:
     """The claimed RayJob as it is now, ``None`` once it is gone."""
     found = await asked(lambda: api.get("RayJob", claim.name))
-    return _same(claim, None if found is None else rayjob_state(found))
+    return None if found is None or found["metadata"]["uid"] != claim.uid else rayjob_state(found)
 
 
 async def attach(api: KubernetesApi, claim: ClusterClaim, submission_id: str) -> RayJobState | None:
@@ -238,10 +244,6 @@ async def _patched(api: KubernetesApi, claim: ClusterClaim, spec: dict[str, Any]
     except ChangedObjectError:
         return None  # of this name there is another one
     return None if found is None else rayjob_state(found)
-
-
-def _same(claim: ClusterClaim, found: RayJobState | None) -> RayJobState | None:
-    return found if found is not None and found.uid == claim.uid else None
 
 
 def _whole_seconds(seconds: float) -> int:

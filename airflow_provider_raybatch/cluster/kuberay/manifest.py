@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import math
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +20,6 @@ from airflow_provider_raybatch.cluster.kuberay.given_spec import (
     ray_version,
     version_of,
 )
-from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
-from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name, run_labels
 from airflow_provider_raybatch.cluster.kuberay.pods import (
     SECURITY,
     head_group,
@@ -28,14 +27,22 @@ from airflow_provider_raybatch.cluster.kuberay.pods import (
     overridden,
     worker_group,
 )
-from airflow_provider_raybatch.cluster.kuberay.rayjob import FINGERPRINT, NUMBER, RUN_TOKEN, ClusterClaim
+from airflow_provider_raybatch.cluster.kuberay.rayjob import (
+    FINGERPRINT,
+    NUMBER,
+    RUN_TOKEN,
+    ClusterClaim,
+    rayjob_name,
+    run_labels,
+)
+from airflow_provider_raybatch.cluster.kuberay.reach import TOKEN_KEY
+from airflow_provider_raybatch.cluster.kuberay.reasons import QUEUE_LABEL
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+from airflow_provider_raybatch.contract.control import key_of_job
 from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import SpecError
 
 KUEUE_ELASTIC = "kueue.x-k8s.io/elastic-job"
-TOKEN_KEY = "auth_token"
-"""Where KubeRay looks for the token in a Secret."""
 
 _AUTOSCALER_SIZES = {"cpu": "500m", "memory": "1Gi"}
 """Of the sidecar of the head; KubeRay's own 512 MiB are short for Ray's autoscaler v2 with large logs."""
@@ -128,7 +135,6 @@ def rayjob_manifest(
     number: int,
     fingerprint: str,
     *,
-    secret: str,
     pre_running_deadline: int,
     active_deadline: int,
 ) -> Manifest:
@@ -136,16 +142,17 @@ def rayjob_manifest(
 
     :param cluster: rendered and checked.
     :param number: of the run's cluster; its Ray job has the same one.
-    :param secret: name of the Secret with the token.
     :param pre_running_deadline: seconds after which KubeRay ends it if no job has been submitted.
     :param active_deadline: seconds after its start at which KubeRay ends it, until a follower extends them.
     """
     given = _given(cluster)
     spec = ray_cluster_spec(cluster, counts, given)
-    spec["authOptions"] = {"mode": "token", "secretName": secret}
+    name = rayjob_name(key, number)
+    # Each Secret has another name, so each cluster has a token of its own.
+    spec["authOptions"] = {"mode": "token", "secretName": f"{name}-{secrets.token_hex(4)}"}
     own = _annotations(key, number, fingerprint)
     metadata: Manifest = {
-        "name": rayjob_name(key, number),
+        "name": name,
         "labels": {**given.labels, **(cluster.labels or {}), **run_labels(key)},
         "annotations": {**given.annotations, **(cluster.annotations or {}), **own},
     }
@@ -205,3 +212,11 @@ def secret_manifest(claim: ClusterClaim, token: str, labels: Mapping[str, str] |
         "type": "Opaque",
         "data": {TOKEN_KEY: base64.b64encode(token.encode()).decode()},
     }
+
+
+def cluster_token(run_key: str, secret: str) -> str:
+    """The token in a cluster's Secret, 64 hex digits.
+
+    :param secret: name of the Secret; each cluster has one of its own.
+    """
+    return key_of_job(run_key, f"secret {secret}")

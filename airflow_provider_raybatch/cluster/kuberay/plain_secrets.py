@@ -37,56 +37,32 @@ def looks_secret(name: str, value: object) -> bool:
     return (named and not is_place) or bool(_SECRET_VALUES.search(str(value)))
 
 
-def check_variable_value(field: str, name: str, value: object) -> None:
-    """Refuse a secret; the sentence has no value."""
-    if value not in ("", None) and looks_secret(name, value):
-        raise SpecError(
-            f"{field}: {name} looks like a secret, and a RayJob can be read by many; put it into a Secret "
-            "and give 'valueFrom': {'secretKeyRef': {'name': ..., 'key': ...}}."
-        )
-
-
 def check_manifest(field: str, content: Any) -> None:
-    """Refuse plain secrets in the environment variables of a manifest, wherever they are."""
-    for variable in _variables(content):
-        name = variable.get("name")
-        if name in {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}:  # KubeRay would leave it as it is
-            raise SpecError(f"{field}: {name} is set for each cluster; remove it.")
-        if isinstance(name, str) and "value" in variable:
-            check_variable_value(field, name, variable["value"])
-    check_texts(field, content)
+    """Refuse a plain secret anywhere in a manifest: in a variable, an annotation, or `redis-password`.
 
-
-def check_texts(field: str, content: Any, parent: str = "") -> None:
-    """Refuse a plain secret in any field of a manifest, such as an annotation or `redis-password`.
-
-    :param field: path of `content`.
-    :param parent: name of the field that `content` is the value of.
+    The sentence has its name, and not its value.
     """
-    if isinstance(content, (list, tuple)):
-        for number, value in enumerate(content):
-            check_texts(f"{field}[{number}]", value)
-    if not isinstance(content, Mapping):
-        return
-    for key, value in content.items():
-        name = parent if key == "value" else str(key)
-        if "/" in name:  # annotations of injectors name files and switches in the middle
-            name = re.split(r"[^A-Za-z0-9]", name)[-1]
-        if isinstance(value, str) and value not in {"", "true", "false"} and looks_secret(name, value):
+    for name, text in _texts(content):
+        if name == "name" and text in {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}:  # KubeRay would leave it as it is
+            raise SpecError(f"{field}: {text} is set for each cluster; remove it.")
+        # Annotations of injectors name files and switches in the middle.
+        last = re.split(r"[^A-Za-z0-9]", name)[-1] if "/" in name else name
+        if text not in {"", "true", "false"} and looks_secret(last, text):
             raise SpecError(
-                f"{field}: {key}: it looks like a secret, and a RayJob can be read by many; put it into a "
-                "Secret."
+                f"{field}: {name} looks like a secret, and a RayJob can be read by many; put it into a "
+                "Secret, and refer to that, as in 'valueFrom': {'secretKeyRef': {'name': ..., 'key': ...}}."
             )
-        check_texts(f"{field}: {key}", value, str(key))
 
 
-def _variables(content: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(content, Mapping):
-        for key, value in content.items():
-            if key == "env" and isinstance(value, (list, tuple)):
-                yield from (one for one in value if isinstance(one, Mapping))
-            else:
-                yield from _variables(value)
-    elif isinstance(content, (list, tuple)):
+def _texts(content: Any, parent: str = "") -> Iterator[tuple[str, str]]:
+    """Each text with the name of its field or, of a `value`, of what has it."""
+    if isinstance(content, (list, tuple)):
         for value in content:
-            yield from _variables(value)
+            yield from _texts(value)
+    elif isinstance(content, Mapping):
+        own = content.get("name")
+        for key, value in content.items():
+            if isinstance(value, str):
+                yield (own if isinstance(own, str) else parent) if key == "value" else str(key), value
+            else:
+                yield from _texts(value, str(key))

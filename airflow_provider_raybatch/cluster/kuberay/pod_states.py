@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from airflow_provider_raybatch.cluster.follow.failure_reason import shortened
+from airflow_provider_raybatch.cluster.kuberay.rayjob import epoch
 from airflow_provider_raybatch.contract.text import clean, cut_to
 
 CLUSTER_LABEL = "ray.io/cluster"
@@ -115,7 +115,7 @@ def pod_of(manifest: Mapping[str, Any]) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata.get("uid") or "",
-        created=_epoch(metadata.get("creationTimestamp")),
+        created=epoch(metadata.get("creationTimestamp")) or 0.0,
         head=role == "head",
         group="" if role == "head" else labels.get("ray.io/group") or "",
         phase=status.get("phase") or "",
@@ -198,17 +198,11 @@ def _event(manifest: Mapping[str, Any]) -> PodEvent:
 def _seen(manifest: Mapping[str, Any]) -> float:
     """When an event was last seen; newer reporters fill other fields than older ones."""
     series, metadata = manifest.get("series") or {}, manifest.get("metadata") or {}
-    for text in (
+    times = (
         series.get("lastObservedTime"),
         manifest.get("lastTimestamp"),
         manifest.get("eventTime"),
         manifest.get("firstTimestamp"),
         metadata.get("creationTimestamp"),
-    ):
-        if text:
-            return _epoch(text)
-    return 0.0
-
-
-def _epoch(text: str | None) -> float:
-    return datetime.fromisoformat(text).timestamp() if text else 0.0
+    )
+    return epoch(next(filter(None, times), None)) or 0.0

@@ -13,8 +13,6 @@ from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 
-GPU_GROUP, CPU_GROUP = "gpu-workers", "cpu-workers"
-
 SECURITY: Manifest = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -69,7 +67,15 @@ def worker_group(cluster: KubeRayCluster, gpus: int, counts: tuple[int, int]) ->
         # Ray's autoscaler knows of a group without nodes only what is written here.
         # In single quotes: KubeRay can't read the escaped form of its samples, and then sets no GPUs.
         parameters["resources"] = f"'{json.dumps({f'accelerator_type:{cluster.accelerator_type}': 1})}'"
-    return _group(GPU_GROUP if gpus else CPU_GROUP, counts, parameters, template)
+    fewest, most = counts
+    return {
+        "groupName": "gpu-workers" if gpus else "cpu-workers",
+        "replicas": fewest,
+        "minReplicas": fewest,
+        "maxReplicas": most,
+        "rayStartParams": parameters,
+        "template": template,
+    }
 
 
 def overridden(spec: Manifest, override: Mapping[str, Any]) -> None:
@@ -85,18 +91,6 @@ def overridden(spec: Manifest, override: Mapping[str, Any]) -> None:
             named = [ray | dict(one) if isinstance(one, Mapping) else one for one in inner["containers"]]
             own["spec"] = {**inner, "containers": named}
         group["template"] = merged(group["template"], own, "pod_override")
-
-
-def _group(name: str, counts: tuple[int, int], parameters: dict[str, str], template: Manifest) -> Manifest:
-    fewest, most = counts
-    return {
-        "groupName": name,
-        "replicas": fewest,
-        "minReplicas": fewest,
-        "maxReplicas": most,
-        "rayStartParams": parameters,
-        "template": template,
-    }
 
 
 def _resources(cpus: Any, memory: str, more: Mapping[str, str] | None = None) -> Manifest:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A RayJob as KubeRay reports it, and the part of it that a run keeps."""
+"""The RayJob of a run: its name and labels, what KubeRay reports of it, and what a run keeps of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
+
+from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+from airflow_provider_raybatch.contract.digest import hex_digest, json_digest
 
 RUN = "raybatch/run"
 """Label: which run of which task, the same for all its clusters; a digest."""
@@ -66,7 +69,6 @@ class RayJobState:
     started: float | None
     active_deadline: int | None
     secret: str
-    resource_version: str
     pre_running_deadline: int | None = None
 
     @property
@@ -121,7 +123,7 @@ def rayjob_state(manifest: Mapping[str, Any]) -> RayJobState:
         number=int(number) if number.isdecimal() else -1,
         run_token=annotations.get(RUN_TOKEN, ""),
         fingerprint=annotations.get(FINGERPRINT, ""),
-        created=_epoch(metadata["creationTimestamp"]),
+        created=epoch(metadata["creationTimestamp"]) or 0.0,
         deleting=metadata.get("deletionTimestamp") is not None,
         suspended=bool(spec.get("suspend")) or status.get("jobDeploymentStatus") == "Suspended",
         deployment_status=status.get("jobDeploymentStatus") or "",
@@ -130,13 +132,53 @@ def rayjob_state(manifest: Mapping[str, Any]) -> RayJobState:
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         ray_cluster=status.get("rayClusterName") or "",
-        started=_epoch(status["startTime"]) if status.get("startTime") else None,
+        started=epoch(status.get("startTime")),
         active_deadline=spec.get("activeDeadlineSeconds"),
         secret=auth.get("secretName") or "",
-        resource_version=str(metadata.get("resourceVersion", "")),
         pre_running_deadline=spec.get("preRunningDeadlineSeconds"),
     )
 
 
-def _epoch(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+def epoch(text: str | None) -> float | None:
+    """Epoch seconds of a time as Kubernetes writes it; ``None`` for none."""
+    return datetime.fromisoformat(text).timestamp() if text else None
+
+
+_DIGITS = 24
+
+
+def rayjob_name(key: SubmissionKey, number: int) -> str:
+    """Name of the run's RayJob `number`."""
+    return f"raybatch-{run_label(key)[:_DIGITS]}-{number}"
+
+
+def installation_label(namespace: str) -> str:
+    """Value of the label of one Airflow.
+
+    :param namespace: the id of the Airflow installation, as in its tasks' keys.
+    """
+    return hex_digest(namespace)
+
+
+def run_labels(key: SubmissionKey) -> dict[str, str]:
+    """Labels of all that a run creates."""
+    return {
+        RUN: run_label(key),
+        TASK: key.task.digest,
+        INSTALLATION: installation_label(key.task.namespace),
+    }
+
+
+def run_label(key: SubmissionKey) -> str:
+    """Value of :data:`RUN`, 32 hex digits: the same for all clusters of one run of a task."""
+    return json_digest([key.task.digest, key.run_token])
+
+
+def of_run(key: SubmissionKey) -> str:
+    """Label selector of the clusters of a run."""
+    return f"{RUN}={run_label(key)}"
+
+
+def of_task(key: SubmissionKey) -> str:
+    """Label selector of the clusters of all runs of a task."""
+    return f"{TASK}={key.task.digest}"

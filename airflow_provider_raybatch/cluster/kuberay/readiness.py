@@ -10,13 +10,11 @@ from typing import Literal
 
 from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
-from airflow_provider_raybatch.cluster.kuberay.creation import creation_failure
-from airflow_provider_raybatch.cluster.kuberay.kueue import admission
 from airflow_provider_raybatch.cluster.kuberay.last_words import gone_head, pod_end
 from airflow_provider_raybatch.cluster.kuberay.pod_reasons import ended_reason, pod_reason
 from airflow_provider_raybatch.cluster.kuberay.pod_states import Pod, PodEvent
 from airflow_provider_raybatch.cluster.kuberay.rayjob import RayJobState, rayjob_state
-from airflow_provider_raybatch.cluster.kuberay.reasons import Reason
+from airflow_provider_raybatch.cluster.kuberay.reasons import Reason, admission, creation_failure
 from airflow_provider_raybatch.cluster.kuberay.role import ROLE_FILE
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import count_of

@@ -26,8 +26,8 @@ from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
 from airflow_provider_raybatch.contract.text import cut_to
 
 _LONGEST_MESSAGE = 500
+_IDENTITY = frozenset({"metadata.uid", "metadata.resourceVersion"})
 _RBAC = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
-_KUBERAY = frozenset({"RayJob", "RayCluster"})
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,6 @@ class ApiRefusal:
         return cls(code, status if isinstance(status, dict) and status.get("kind") == "Status" else {}, text)
 
     @property
-    def reason(self) -> str:
-        """Kubernetes' word for it, such as ``AlreadyExists``."""
-        return str(self.status.get("reason") or "")
-
-    @property
     def details(self) -> Mapping[str, Any]:
         """Which object or field."""
         details = self.status.get("details")
@@ -106,12 +101,13 @@ def refusal_error(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> Clust
     if code == 404:
         return _missing(server, asked, refusal)
     if code == 409:
-        if refusal.reason == "AlreadyExists":
+        if refusal.status.get("reason") == "AlreadyExists":
             return ObjectExistsError(
                 f"There is a {asked.kind} {asked.name!r} in namespace {asked.namespace!r} already."
             )
         return _conflict(asked, told)
-    if code == 422 and asked.verb == "patch" and _about_identity(refusal):
+    about = {cause.get("field") for cause in refusal.details.get("causes") or []}
+    if code == 422 and asked.verb == "patch" and about & _IDENTITY:
         return _conflict(asked, told)
     if code in {408, 410, 425, 429} or code >= 500:
         return KubernetesUnreachableError(
@@ -123,8 +119,6 @@ def refusal_error(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> Clust
             f"{server.shown} does not answer as a Kubernetes API server does ({code}: {told}); correct the "
             f"server's address in {server.credentials}."
         )
-    if "denied the request" in told or code == 405:
-        return ForbiddenError(f"Kubernetes refuses to {asked} ({code}: {told}); {_ask_admin(told)}.")
     return InvalidObjectError(
         f"Kubernetes refuses to {asked} ({code}: {told}); correct the field that it names."
     )
@@ -137,11 +131,6 @@ def _forbidden(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> ClusterE
             f"Kubernetes has no quota left to {asked} ({told}); wait until other objects are gone, or have "
             "the namespace's ResourceQuota raised."
         )
-    if any(cause.get("reason") == "NamespaceTerminating" for cause in refusal.details.get("causes") or []):
-        return NoSuchKindError(
-            f"namespace: {asked.namespace!r} is being deleted, so no {asked.kind} can be created in it; name "
-            "another one."
-        )
     found = _RBAC.search(told)
     if found:
         verb, resource, group = found.groups()
@@ -151,13 +140,12 @@ def _forbidden(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> ClusterE
             f"{asked.namespace!r} ({told}); bind it to the Role in {ROLE_FILE}, or "
             "correct the namespace."
         )
-    return ForbiddenError(f"Kubernetes forbids to {asked} ({told}); {_ask_admin(told)}.")
-
-
-def _ask_admin(told: str) -> str:
+    remedy = f"check that the Role in {ROLE_FILE} is bound"
     if "webhook" in told or "denied the request" in told:
-        return "change what the cluster's admission policy names, or ask the cluster's administrator"
-    return f"check that the Role in {ROLE_FILE} is bound, or ask the cluster's administrator"
+        remedy = "change what the cluster's admission policy names"
+    return ForbiddenError(
+        f"Kubernetes forbids to {asked} ({told}); {remedy}, or ask the cluster's administrator."
+    )
 
 
 def _missing(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> ClusterError:
@@ -167,14 +155,9 @@ def _missing(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> ClusterErr
             f"namespace: there is no {asked.namespace!r} on the Kubernetes at {server.shown}; create it, or "
             "name another one."
         )
-    if asked.kind in _KUBERAY:
-        return NoSuchKindError(
-            f"The Kubernetes at {server.shown} has no {asked.kind} of ray.io/v1 ({told}); install KubeRay "
-            "1.6 or later."
-        )
     return NoSuchKindError(
-        f"{server.shown} does not know how to {asked} (404: {told}); correct the server's address in "
-        f"{server.credentials}."
+        f"The Kubernetes at {server.shown} has no {asked.kind} of this version ({told}); install KubeRay 1.6 "
+        f"or later, or correct the server's address in {server.credentials}."
     )
 
 
@@ -183,8 +166,3 @@ def _conflict(asked: Asked, told: str) -> ClusterError:
         f"{asked.kind} {asked.name!r} in namespace {asked.namespace!r} is not the one that was seen, or has "
         f"changed since ({told})."
     )
-
-
-def _about_identity(refusal: ApiRefusal) -> bool:
-    causes = refusal.details.get("causes") or []
-    return any(cause.get("field") in {"metadata.uid", "metadata.resourceVersion"} for cause in causes)

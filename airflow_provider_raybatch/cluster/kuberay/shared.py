@@ -17,8 +17,11 @@ from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import LEFT_AFTER_A_LOOK, bound, renew
 from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest
-from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name
-from airflow_provider_raybatch.cluster.kuberay.rayjob import SHARED, ClusterClaim, RayJobState
+from airflow_provider_raybatch.cluster.kuberay.rayjob import (
+    SHARED,
+    ClusterClaim,
+    RayJobState,
+)
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.durations import in_words
@@ -39,11 +42,6 @@ class SharedRayCluster(KubeRayCluster):
     claim: ClusterClaim
     lease: float
     made_by: str
-
-    @property
-    def window(self) -> float:
-        """Seconds that a look leaves at most: two thirds of them are the lease."""
-        return window_of(self.lease)
 
     def to_json(self) -> dict[str, Any]:
         """See :meth:`KubeRayCluster.to_json`."""
@@ -100,7 +98,7 @@ def cluster_from_json(data: Mapping[str, Any]) -> KubeRayCluster:
 
 
 def window_of(lease: float) -> float:
-    """See :attr:`SharedRayCluster.window`."""
+    """Seconds that a look leaves at most: two thirds of them are the lease."""
     return lease / LEFT_AFTER_A_LOOK
 
 
@@ -118,7 +116,6 @@ def shared_manifest(
     :param cluster: rendered and checked.
     :param cluster_wait: seconds that the cluster may take.
     """
-    secret = new_secret_name(rayjob_name(key, number))
     deadline = first_deadline(cluster_wait, lease)
     manifest = rayjob_manifest(
         cluster,
@@ -126,7 +123,6 @@ def shared_manifest(
         key,
         number,
         fingerprint,
-        secret=secret,
         pre_running_deadline=deadline,
         active_deadline=deadline,
     )
@@ -155,7 +151,7 @@ async def begin_lease(api: KubernetesApi, claim: ClusterClaim, lease: float) -> 
 
 async def keep(api: KubernetesApi, cluster: SharedRayCluster) -> str | None:
     """Renew the lease; ``None``, or a sentence where the cluster is gone for good."""
-    now_is = await renew(api, cluster.claim, cluster.window)
+    now_is = await renew(api, cluster.claim, window_of(cluster.lease))
     if now_is is None or not now_is.living:
         return _gone(cluster, _why(now_is, cluster.lease))
     if await api.get("RayCluster", str(cluster.name)) is None:  # KubeRay makes none in `Waiting`

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
@@ -15,6 +16,7 @@ from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan
 from airflow_provider_raybatch.cluster.kuberay.decide import decide_job
 from airflow_provider_raybatch.cluster.kuberay.errors import ClusterOverError, KubernetesUnreachableError
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import attach, delete, ray_cluster, state
+from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, RayJobState
 from airflow_provider_raybatch.cluster.submit.resolve import (
     FINGERPRINT,
     RUN_TOKEN,
@@ -25,7 +27,6 @@ from airflow_provider_raybatch.cluster.submit.resolve import (
     post,
     stale,
 )
-from airflow_provider_raybatch.contract.submission import OnStaleState
 
 _MOST_CLUSTERS = 3
 _MOST_ROUNDS = 3
@@ -60,101 +61,85 @@ async def submit_on_own_cluster(
     :param followed: whether a follower looks at the job, and so attaches it where that fails here.
     :raises ClusterOverError: several clusters in a row were lost.
     """
-    least, reason = 0, ""
+    job = _Job(api, key, plan, build, finished, followed)
+    least = 0
     for attempt in range(1, _MOST_CLUSTERS + 1):
         claimed = await claim_cluster(api, key, plan, least=least)
         try:
             async with connect(claimed) as client:
-                submitted = await _submit(api, client, claimed, key, plan, build, finished, followed)
+                submitted = await job.submitted(client, claimed.claim)
             return OnCluster(claimed, submitted)
-        except ClusterOverError as error:
-            reason = str(error)
+        except ClusterOverError:
             await delete(api, claimed.claim)  # the next claim waits until it is gone
             least = claimed.claim.number + 1
             if attempt == _MOST_CLUSTERS:
                 raise
-    raise AssertionError(reason)
+    raise AssertionError
 
 
-async def _submit(
-    api: KubernetesApi,
-    client: RayJobsClient,
-    claimed: Claimed,
-    key: SubmissionKey,
-    plan: ClusterPlan,
-    build: Callable[[RayJobsClient, str], Awaitable[JobRequest]],
-    finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None,
-    followed: bool,
-) -> Submitted:
-    rayjob = await state(api, claimed.claim)
-    if rayjob is None or rayjob.deleting:
-        raise ClusterOverError(f"RayJob {claimed.claim.name} was deleted before its job was submitted.")
-    try:
-        submitted = await submit_on_cluster(
-            client,
-            key,
-            claimed.claim.number,
-            plan.fingerprint,
-            lambda submission_id: build(client, submission_id),
-            attached=bool(rayjob.job_id),
-            on_stale_state=plan.on_stale_state,
-            finished=None if finished is None else lambda info: finished(client, info),
-        )
-    except ClusterUnreachableError:
-        # KubeRay makes no new RayCluster for a RayJob that waits for its job.
-        if rayjob.deployment_status == "Waiting" and await ray_cluster(api, claimed.claim) is None:
-            raise ClusterOverError(f"The RayCluster of RayJob {rayjob.name} was deleted.") from None
-        raise
-    if rayjob.living:
+@dataclass(frozen=True)
+class _Job:
+    """See :func:`submit_on_own_cluster`."""
+
+    api: KubernetesApi
+    key: SubmissionKey
+    plan: ClusterPlan
+    build: Callable[[RayJobsClient, str], Awaitable[JobRequest]]
+    finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None
+    followed: bool
+
+    async def submitted(self, client: RayJobsClient, claim: ClusterClaim) -> Submitted:
+        """The one job of a claimed cluster, which KubeRay follows."""
+        rayjob = await state(self.api, claim)
+        if rayjob is None or rayjob.deleting:
+            raise ClusterOverError(f"RayJob {claim.name} was deleted before its job was submitted.")
         try:
-            kept = await attach(api, claimed.claim, submitted.submission_id)
-        except KubernetesUnreachableError:
-            if not followed:
-                raise  # KubeRay would end it as one without a job; a retry attaches it
-            return submitted  # a look of the follower attaches it
-        if kept is None:
-            raise ClusterOverError(f"RayJob {claimed.claim.name} was deleted while its job was submitted.")
-    return submitted
+            submitted = await self._found_or_posted(client, rayjob)
+        except ClusterUnreachableError:
+            # KubeRay makes no new RayCluster for a RayJob that waits for its job.
+            if rayjob.deployment_status == "Waiting" and await ray_cluster(self.api, claim) is None:
+                raise ClusterOverError(f"The RayCluster of RayJob {rayjob.name} was deleted.") from None
+            raise
+        if rayjob.living:
+            try:
+                kept = await attach(self.api, claim, submitted.submission_id)
+            except KubernetesUnreachableError:
+                if not self.followed:
+                    raise  # KubeRay would end it as one without a job; a retry attaches it
+                return submitted  # a look of the follower attaches it
+            if kept is None:
+                raise ClusterOverError(f"RayJob {claim.name} was deleted while its job was submitted.")
+        return submitted
 
+    async def _found_or_posted(self, client: RayJobsClient, rayjob: RayJobState) -> Submitted:
+        """As :func:`submit_or_adopt`, but of the cluster's number alone.
 
-async def submit_on_cluster(
-    client: RayJobsClient,
-    key: SubmissionKey,
-    number: int,
-    fingerprint: str,
-    build: Callable[[str], Awaitable[JobRequest]],
-    *,
-    attached: bool,
-    on_stale_state: OnStaleState = "replace",
-    finished: Callable[[JobInfo], Awaitable[bool]] | None = None,
-) -> Submitted:
-    """Return the one job of a claimed cluster: as :func:`submit_or_adopt`, but of the claim's number alone.
-
-    :param attached: whether the cluster's RayJob has the job's id already.
-    :raises StaleStateError: there is a job with other arguments and `on_stale_state` is ``fail``.
-    :raises ClusterOverError: the job is over without a result, lost, or has other arguments.
-    """
-    session_name = (await client.version()).session_name
-    submission_id = key.submission_id(number)
-    info = await client.info(submission_id)
-    for _ in range(_MOST_ROUNDS):
-        decision = decide_job(
-            info,
-            submission_id,
-            attached=attached,
-            run_token=key.run_token,
-            fingerprint=fingerprint,
-            on_stale_state=on_stale_state,
-            finished=info is not None and await has_result(info, finished),
-        )
-        if decision.action is Action.FAIL:
-            raise stale(decision)
-        if decision.action is Action.REPLACE:
-            break
-        if info is not None and decision.action is Action.ADOPT:
-            return Submitted(submission_id, True, session_name, info, decision.reason)
-        info = await post(client, await build(submission_id), key, fingerprint)
-        ours = info.metadata.get(RUN_TOKEN) == key.run_token and info.metadata.get(FINGERPRINT) == fingerprint
-        if ours:  # also where it has ended already: its follower tells how
-            return Submitted(submission_id, False, session_name, info, decision.reason)
-    raise ClusterOverError(f"{decision.reason[:1].upper()}{decision.reason[1:]}.")
+        :raises StaleStateError: there is a job with other arguments and `on_stale_state` is ``fail``.
+        :raises ClusterOverError: the job is over without a result, lost, or has other arguments.
+        """
+        key, plan = self.key, self.plan
+        session_name = (await client.version()).session_name
+        submission_id = key.submission_id(rayjob.number)
+        finished = None if self.finished is None else partial(self.finished, client)
+        info = await client.info(submission_id)
+        for _ in range(_MOST_ROUNDS):
+            decision = decide_job(
+                info,
+                submission_id,
+                attached=bool(rayjob.job_id),
+                run_token=key.run_token,
+                fingerprint=plan.fingerprint,
+                on_stale_state=plan.on_stale_state,
+                finished=info is not None and await has_result(info, finished),
+            )
+            if decision.action is Action.FAIL:
+                raise stale(decision)
+            if decision.action is Action.REPLACE:
+                break
+            if info is not None and decision.action is Action.ADOPT:
+                return Submitted(submission_id, True, session_name, info, decision.reason)
+            info = await post(client, await self.build(client, submission_id), key, plan.fingerprint)
+            told = info.metadata.get(RUN_TOKEN), info.metadata.get(FINGERPRINT)
+            if told == (key.run_token, plan.fingerprint):  # also where it has ended: its follower tells how
+                return Submitted(submission_id, False, session_name, info, decision.reason)
+        raise ClusterOverError(f"{decision.reason[:1].upper()}{decision.reason[1:]}.")

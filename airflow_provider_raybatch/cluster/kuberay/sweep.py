@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide which RayJobs, RayClusters and Secrets were left by runs that are over. Pure.
+"""Which RayJobs, RayClusters and Secrets were left by runs that are over: find them, decide, and delete.
 
 What can't be proven is kept: objects of another Airflow, young ones, and those of runs that Airflow does
 not know.
@@ -7,13 +7,21 @@ not know.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
 
-from airflow_provider_raybatch.cluster.kuberay.names import installation_label
-from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, INSTALLATION, SHARED, TASK, TERMINAL
+from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi, Manifest
+from airflow_provider_raybatch.cluster.kuberay.errors import ChangedObjectError, ForbiddenError
+from airflow_provider_raybatch.cluster.kuberay.rayjob import (
+    FOR_EVER,
+    INSTALLATION,
+    SHARED,
+    TASK,
+    TERMINAL,
+    epoch,
+    installation_label,
+)
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.submission import TaskKey
 
@@ -122,7 +130,9 @@ def judge_leftover(
     if one.shared and fate.run_active and one.status not in TERMINAL:
         return Sweep(False, "tasks share it, and its DAG run is not over")
     if one.status in TERMINAL:
-        return _ended(one, fate, now, grace)
+        if one.expires is not None and now < one.expires + grace:
+            return Sweep(False, "it has ended, and its logs are kept for a while")
+        return Sweep(True, f"it has ended, and {fate.shown}")
     if one.ends is not None and now < one.ends + grace and (one.ends - now < grace or not fate.exists):
         # A kill has shortened its deadline, and its job may still write rows; or its run is another one's.
         return Sweep(False, f"{fate.shown}, and KubeRay ends it in {in_words(max(0.0, one.ends - now))}")
@@ -134,12 +144,6 @@ def judge_leftover(
     return Sweep(True, fate.shown)
 
 
-def _ended(one: Leftover, fate: RunFate, now: float, grace: float) -> Sweep:
-    if one.expires is not None and now < one.expires + grace:
-        return Sweep(False, "it has ended, and its logs are kept for a while")
-    return Sweep(True, f"it has ended, and {fate.shown}")
-
-
 def leftover_of(manifest: Mapping[str, Any], kind: LeftKind) -> Leftover:
     """Read an object as the API server returned it; of a Secret, its metadata alone."""
     metadata = manifest["metadata"]
@@ -147,19 +151,19 @@ def leftover_of(manifest: Mapping[str, Any], kind: LeftKind) -> Leftover:
         ({}, {}) if kind == "Secret" else (manifest.get("spec") or {}, manifest.get("status") or {})
     )
     deployment = status.get("jobDeploymentStatus") or "" if kind == "RayJob" else ""
-    finished, ttl = _epoch(status.get("endTime")), spec.get("ttlSecondsAfterFinished")
+    finished, ttl = epoch(status.get("endTime")), spec.get("ttlSecondsAfterFinished")
     of_cluster = status if kind == "RayCluster" else status.get("rayClusterStatus") or {}
     return Leftover(
         kind=kind,
         name=metadata["name"],
         uid=metadata["uid"],
-        created=_epoch(metadata["creationTimestamp"]) or 0.0,
+        created=epoch(metadata["creationTimestamp"]) or 0.0,
         installation=(metadata.get("labels") or {}).get(INSTALLATION, ""),
         task=_task(metadata),
         status=deployment,
         ends=_ends(deployment, spec, status) if kind == "RayJob" else None,
         expires=None if finished is None else finished + (ttl or 0),
-        deleted=_epoch(metadata.get("deletionTimestamp")),
+        deleted=epoch(metadata.get("deletionTimestamp")),
         gpus=str(of_cluster.get("desiredGPU") or ""),
         unfollowed=kind == "RayJob" and spec.get("activeDeadlineSeconds") == FOR_EVER,
         shared=SHARED in (metadata.get("annotations") or {}),
@@ -168,7 +172,7 @@ def leftover_of(manifest: Mapping[str, Any], kind: LeftKind) -> Leftover:
 
 def _ends(deployment: str, spec: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
     """When KubeRay ends a RayJob by itself: which deadline counts depends on how far it is."""
-    started = _epoch(status.get("startTime"))
+    started = epoch(status.get("startTime"))
     if started is None or deployment in {"Suspended", "Suspending"} or spec.get("suspend"):
         return None
     names = {
@@ -196,5 +200,84 @@ def _task(metadata: Mapping[str, Any]) -> TaskKey | None:
     return task if labels.get(TASK) == task.digest else None
 
 
-def _epoch(text: str | None) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None
+@dataclass(frozen=True)
+class FoundObjects:
+    """What carries the label of any Airflow in a namespace.
+
+    :param namespace: of Kubernetes.
+    :param objects: RayJobs, and the RayClusters and Secrets whose RayJob is gone.
+    :param now: epoch seconds by the server's clock.
+    :param unseen: kinds that the Role does not let list.
+    """
+
+    namespace: str
+    objects: tuple[Leftover, ...]
+    now: float
+    unseen: tuple[LeftKind, ...] = ()
+
+    @property
+    def unseen_sentence(self) -> str:
+        """What was not looked at, for people; empty if all was."""
+        if not self.unseen:
+            return ""
+        kinds = " and ".join(f"{kind}s" for kind in self.unseen)
+        return (
+            f"{kinds} without a RayJob were not looked for, since the Role does not let list them; "
+            "Kubernetes collects them by itself, unless their owner was taken from them."
+        )
+
+
+async def find_left(api: KubernetesApi) -> FoundObjects:
+    """List what this package has made.
+
+    RayClusters and Secrets without their RayJob are found only if the Role lets list them, too; Kubernetes
+    collects both by itself, unless their owner was taken from them.
+
+    :raises ClusterError: RayJobs can't be listed.
+    """
+    unseen: list[LeftKind] = []
+    # Before the RayJobs: one that is made meanwhile must not have its Secret taken for a leak.
+    clusters = await _listed(api, "RayCluster", unseen)
+    secrets = await _listed(api, "Secret", unseen)
+    rayjobs = await api.list("RayJob", labels=INSTALLATION)
+    uids = {one["metadata"]["uid"] for one in rayjobs}
+    names = {one["metadata"]["name"] for one in rayjobs}
+    objects = [leftover_of(one, "RayJob") for one in rayjobs]
+    objects += [leftover_of(one, "RayCluster") for one in clusters if _is_left(one, uids, names)]
+    objects += [leftover_of(one, "Secret") for one in secrets if _is_left(one, uids, names)]
+    objects.sort(key=lambda one: one.created)
+    return FoundObjects(api.namespace, tuple(objects), api.now(), tuple(unseen))
+
+
+async def delete_left(
+    api: KubernetesApi, objects: Iterable[Leftover]
+) -> tuple[Sequence[Leftover], Sequence[str]]:
+    """Delete these very objects.
+
+    :return: those that were still there, and a sentence for each that may not be deleted.
+    """
+    deleted, refused = [], []
+    for one in objects:
+        try:
+            if await api.delete(one.kind, one.name, uid=one.uid):
+                deleted.append(one)
+        except ChangedObjectError:
+            continue  # another object has its name now
+        except ForbiddenError as error:
+            refused.append(str(error))
+    return deleted, refused
+
+
+async def _listed(api: KubernetesApi, kind: LeftKind, unseen: list[LeftKind]) -> list[Manifest]:
+    try:
+        return await api.list(kind, labels=INSTALLATION)
+    except ForbiddenError:
+        unseen.append(kind)
+        return []
+
+
+def _is_left(manifest: Manifest, uids: set[str], names: set[str]) -> bool:
+    """Whether the RayJob of an object is gone; without an owner, its name says whose it was."""
+    metadata = manifest["metadata"]
+    owners = [one["uid"] for one in metadata.get("ownerReferences") or () if one.get("kind") == "RayJob"]
+    return not uids & set(owners) if owners else metadata["name"].rpartition("-")[0] not in names

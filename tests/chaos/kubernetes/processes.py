@@ -29,7 +29,7 @@ from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.submit import resolve
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_cluster import CreateRayCluster, DeleteRayCluster
-from airflow_provider_raybatch.places import looks
+from airflow_provider_raybatch.places import keeping
 from tests.support.airflow_tasks import Run, Store
 
 from .calls import Calls, Strike
@@ -45,8 +45,8 @@ _PAUSES: tuple[tuple[Any, str, float], ...] = (
     (loop, "_ASK_AGAIN_SECONDS", 0.1),
     (resolve, "_POST_WAIT", 0.1),
     (waiting, "_POLL", 0.1),
-    (looks, "_LOOK_SECONDS", 0.3),
-    (looks, "_ASK_SECONDS", 0.1),
+    (keeping, "_LOOK_SECONDS", 0.3),
+    (keeping, "_ASK_SECONDS", 0.1),
 )
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.cli.definition import main
 from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest
-from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name
-from airflow_provider_raybatch.cluster.kuberay.rayjob import SHARED
+from airflow_provider_raybatch.cluster.kuberay.rayjob import SHARED, rayjob_name
 from airflow_provider_raybatch.cluster.kuberay.role import role_rules
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.submission import TaskKey
@@ -48,7 +47,6 @@ class Namespace:
             key,
             0,
             "f",
-            secret=f"{name}-0a1b2c3d",
             pre_running_deadline=60,
             active_deadline=36_000,
         )

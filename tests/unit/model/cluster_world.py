@@ -17,7 +17,6 @@ from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobSta
 from airflow_provider_raybatch.cluster.kuberay import lifecycle
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan
 from airflow_provider_raybatch.cluster.kuberay.errors import ClusterOverError, KubernetesUnreachableError
-from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name, run_label, task_label
 from airflow_provider_raybatch.cluster.kuberay.rayjob import (
     FINGERPRINT,
     NUMBER,
@@ -26,6 +25,8 @@ from airflow_provider_raybatch.cluster.kuberay.rayjob import (
     TASK,
     ClusterClaim,
     RayJobState,
+    rayjob_name,
+    run_label,
 )
 from airflow_provider_raybatch.cluster.kuberay.submission import submit_on_own_cluster
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
@@ -82,7 +83,7 @@ class World:
             self.secrets += 1
             name = rayjob_name(key, number)
             annotations = {NUMBER: str(number), FINGERPRINT: "f", RUN_TOKEN: key.run_token}
-            labels = {RUN: run_label(key), TASK: task_label(key)}
+            labels = {RUN: run_label(key), TASK: key.task.digest}
             return {
                 "kind": "RayJob",
                 "metadata": {"name": name, "labels": labels, "annotations": annotations},

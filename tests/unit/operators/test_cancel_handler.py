@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
-from airflow_provider_raybatch.places.finding import place_of
+from airflow_provider_raybatch.places.choosing import place_of
 from airflow_provider_raybatch.places.place import Cluster, OneRun
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch, defer

@@ -13,8 +13,10 @@ from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts, worker_counts
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import OF_RAYJOB
 from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest, secret_manifest
-from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
-from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
+from airflow_provider_raybatch.cluster.kuberay.rayjob import (
+    ClusterClaim,
+    run_labels,
+)
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.kubernetes.clock import Clock, timestamp
@@ -41,7 +43,6 @@ def plan(
             key,
             number,
             fingerprint,
-            secret=new_secret_name(rayjob_name(key, number)),
             pre_running_deadline=PRE_RUNNING,
             active_deadline=WINDOW,
         )
@@ -60,7 +61,7 @@ def plan(
 def rayjob_of(cluster: KubeRayCluster, counts: WorkerCounts | None = None) -> dict[str, Any]:
     """The RayJob of a cluster, once it is rendered."""
     cluster.check()
-    more = {"secret": "s-1", "pre_running_deadline": PRE_RUNNING, "active_deadline": WINDOW}
+    more = {"pre_running_deadline": PRE_RUNNING, "active_deadline": WINDOW}
     return rayjob_manifest(cluster, counts or worker_counts(None, cluster), KEY, 3, "print", **more)
 
 

@@ -18,8 +18,7 @@ from airflow_provider_raybatch.cluster.kuberay.errors import (
     OldKubeRayError,
 )
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import bound
-from airflow_provider_raybatch.cluster.kuberay.names import rayjob_name
-from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, RUN_TOKEN, RayJobState
+from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, RUN_TOKEN, RayJobState, rayjob_name
 from airflow_provider_raybatch.contract.failures import FailureClass
 
 from .conftest import IDLE, KEY, PRE_RUNNING, WINDOW, Kubernetes, plan

@@ -38,7 +38,6 @@ def rayjob(number: int = 0, **fields: Any) -> RayJobState:
         "started": None,
         "active_deadline": None,
         "secret": "s",
-        "resource_version": "1",
     }
     return RayJobState(**{**given, **fields})
 

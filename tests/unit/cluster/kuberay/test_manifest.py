@@ -19,8 +19,11 @@ from airflow_provider_raybatch.cluster.kuberay.manifest import (
     ray_cluster_spec,
     secret_manifest,
 )
-from airflow_provider_raybatch.cluster.kuberay.names import new_secret_name, rayjob_name, run_labels
-from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim
+from airflow_provider_raybatch.cluster.kuberay.rayjob import (
+    ClusterClaim,
+    rayjob_name,
+    run_labels,
+)
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.kubernetes.schemas import Schemas
@@ -256,6 +259,14 @@ def test_patch_is_merged_over_what_is_made() -> None:
     assert (container["tty"], container["image"]) == (True, IMAGE)
 
 
+def test_no_argument_replaces_what_is_ours() -> None:
+    given = {"labels": {"raybatch/run": "x"}, "annotations": {"raybatch/number": "x"}}
+    job = made(patch={"authOptions": {"mode": "disabled"}}, **given)
+    assert job["metadata"]["labels"] == run_labels(KEY)
+    assert job["metadata"]["annotations"]["raybatch/number"] == "3"
+    assert job["spec"]["rayClusterSpec"]["authOptions"]["mode"] == "token"
+
+
 def test_names_fit_kubernetes_and_tell_runs_apart() -> None:
     longest = TaskKey(
         namespace="n" * 250, dag_id="d" * 250, run_id="Ü" * 250, task_id="t" * 250, map_index=9999
@@ -267,7 +278,8 @@ def test_names_fit_kubernetes_and_tell_runs_apart() -> None:
         assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)
         assert len(name) <= 47
         assert all(re.fullmatch("[a-z0-9]{1,63}", label) for label in run_labels(key).values())
-    assert new_secret_name("a") != new_secret_name("a")
+    tokens = [made()["spec"]["rayClusterSpec"]["authOptions"]["secretName"] for _ in range(2)]
+    assert tokens[0] != tokens[1]
 
 
 def test_two_airflows_with_the_same_ids_share_no_name() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-from airflow_provider_raybatch.cluster.kuberay.kueue import QUEUE_LABEL
 from airflow_provider_raybatch.cluster.kuberay.manifest import secret_manifest
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, rayjob_state
+from airflow_provider_raybatch.cluster.kuberay.reasons import QUEUE_LABEL
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.kuberay_rules import wrong_in_rayjob
 from tests.support.kubernetes.memory import MemoryKubernetes
@@ -30,7 +30,7 @@ async def created(world: World, job: dict[str, Any], steps: int = 30) -> str:
     """The state of a RayJob some steps after it was created."""
     api = MemoryKubernetes(world.server, between=world.step)
     rayjob = rayjob_state(await api.create(job))
-    claim = ClusterClaim(api.namespace, rayjob.name, rayjob.uid, 3, "s-1")
+    claim = ClusterClaim(api.namespace, rayjob.name, rayjob.uid, 3, rayjob.secret)
     await api.create(secret_manifest(claim, "ab" * 32))
     for _ in range(steps):
         world.step()

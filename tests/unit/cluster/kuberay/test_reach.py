@@ -27,12 +27,13 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.jobs_api.tls import ClientCertificate
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
-from airflow_provider_raybatch.cluster.kuberay.existing import default_secret, existing_address
 from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, kubeconfig_server
 from airflow_provider_raybatch.cluster.kuberay.reach import (
     Dashboard,
     cluster_address,
     dashboard_of,
+    default_secret,
+    existing_address,
     token_of,
 )
 from airflow_provider_raybatch.cluster.kuberay.role import PROXY, role_rules

@@ -12,8 +12,8 @@ from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
 from airflow_provider_raybatch.cluster.kuberay.claim import claim_cluster
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import attach, state
 from airflow_provider_raybatch.cluster.kuberay.rayjob import ClusterClaim, rayjob_state
-from airflow_provider_raybatch.cluster.kuberay.readiness import WaitingState
-from airflow_provider_raybatch.cluster.kuberay.silence import cause_of_silence, cluster_news, why_silent
+from airflow_provider_raybatch.cluster.kuberay.readiness import WaitingState, judge_waiting
+from airflow_provider_raybatch.cluster.kuberay.waiting import cause_of_silence, observe, why_silent
 from airflow_provider_raybatch.contract.failures import FailureClass
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.memory import MemoryKubernetes
@@ -144,9 +144,9 @@ def test_news_of_a_cluster_on_which_a_job_runs() -> None:
     api = MemoryKubernetes(kubernetes.server)
     claim = asyncio.run(claim_cluster(api, KEY, plan())).claim
     kubernetes.settle()
-    news = asyncio.run(cluster_news(api, claim, WaitingState()))
+    news = judge_waiting(asyncio.run(observe(api, claim)), WaitingState())
     assert news.verdict == "ready"
     assert len(news.lines) == 1
     assert news.lines[0].endswith(": is ready.")
-    assert asyncio.run(cluster_news(api, claim, news.state)).lines == ()
+    assert judge_waiting(asyncio.run(observe(api, claim)), news.state).lines == ()
     kubernetes.runtime.close()

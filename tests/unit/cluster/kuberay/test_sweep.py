@@ -10,9 +10,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.claim import claim_cluster
-from airflow_provider_raybatch.cluster.kuberay.names import installation_label, run_labels
-from airflow_provider_raybatch.cluster.kuberay.sweep import Leftover, RunFate, judge_leftover, leftover_of
-from airflow_provider_raybatch.cluster.kuberay.sweeping import delete_left, find_left
+from airflow_provider_raybatch.cluster.kuberay.rayjob import installation_label, run_labels
+from airflow_provider_raybatch.cluster.kuberay.sweep import (
+    Leftover,
+    RunFate,
+    delete_left,
+    find_left,
+    judge_leftover,
+    leftover_of,
+)
 from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.kubernetes.clock import timestamp
 from tests.support.kubernetes.memory import MemoryKubernetes

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_raybatch.cluster.kuberay import claim, lifecycle, waiting
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.role import PROXY, role_rules
-from airflow_provider_raybatch.places import looks
+from airflow_provider_raybatch.places import keeping
 from tests.support.airflow_tasks import hurry
 from tests.support.batches import batch
 from tests.support.kubernetes.credentials import write_kubeconfig
@@ -24,7 +24,7 @@ def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worl
     """A Kubernetes to which Airflow has the rights of the documented Role alone."""
     for module, name, seconds in (
         (claim, "_WAIT", 0.01), (lifecycle, "_WAIT", 0.01), (waiting, "_POLL", 0.05),
-        (waiting, "_SLOWEST_POLL", 0.05), (looks, "_ASK_SECONDS", 0.05),
+        (waiting, "_SLOWEST_POLL", 0.05), (keeping, "_ASK_SECONDS", 0.05),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, seconds)
     hurry(monkeypatch)

@@ -31,7 +31,7 @@ def test_a_connection_beside_a_cluster_is_refused(cluster: KubeRayCluster) -> No
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"imagee": "x"}, "'imagee' is not an argument"),
+        ({"imagee": "x"}, "ray_cluster: imagee: it is not an argument"),
         ("big", "ray_cluster: 'big' is not a cluster"),
         ({"image": "x:2.60.0", "workers": "many"}, "ray_cluster: workers"),
     ],

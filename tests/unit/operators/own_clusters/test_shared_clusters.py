@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.operators.ray_cluster import CreateRayCluster, DeleteRayCluster
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
-from airflow_provider_raybatch.places import looks, sharing
+from airflow_provider_raybatch.places import keeping, sharing
 from tests.support.airflow_tasks import Run
 from tests.support.batches import Died, batch, die, left
 from tests.support.fake_ray import lasting
@@ -133,7 +133,7 @@ def test_each_task_renews_the_lease(
     kubernetes: World, setup: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
     """At its start and at its looks: a job that takes many leases keeps its cluster."""
-    monkeypatch.setattr(looks, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_LOOK_SECONDS", 0.0)
     cluster = created(setup)
     kubernetes.server.clock.advance(1.2 * LEASE)
 
@@ -170,8 +170,8 @@ def test_without_a_user_the_cluster_ends_itself(kubernetes: World, setup: Run) -
 def test_a_task_whose_cluster_goes_says_what_to_do(
     kubernetes: World, setup: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
-    monkeypatch.setattr(looks, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(looks, "_ASK_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_ASK_SECONDS", 0.0)
     cluster = created(setup)
 
     def script(ray: Any, body: Any) -> Any:

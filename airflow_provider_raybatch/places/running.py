@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cluster for all jobs: it was there before a run, and stays."""
+"""Clusters that were there before a run, and stay: a connection's, and a RayCluster by its name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.places.place import STOP_TIMEOUT, Cluster, LatestJob, OneRun, Order, Place
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.submit.resolve import Submitted
+    from airflow_provider_raybatch.places.kubernetes import Kubernetes
 
 
 class SharedPlace(Place):
@@ -90,3 +93,65 @@ class SharedPlace(Place):
 
         known = bool(run.secret) and not self.embedded
         return known and await was_cleared((await self.cluster()).address, run.secret)
+
+
+class ConnectedPlace(SharedPlace):
+    """Where a connection leads to; with the host ``local``, a private Ray of each task.
+
+    :param private: of the private Ray that the task has started.
+    """
+
+    has_prices = True
+
+    def __init__(self, connection: RayConnection, private: ClusterAddress | None = None) -> None:
+        self._connection = connection
+        self._private = private
+        self.name = f"Connection {connection.conn_id!r}"
+        self.embedded = connection.embedded
+        self.namespace = connection.namespace
+        self.secret_seal_key = connection.secret_seal_key
+        self.gpu_hour_price, self.currency = connection.gpu_hour_price, connection.currency
+
+    def job_page(self, submission_id: str) -> str | None:
+        """The job's page in the Ray dashboard, for people; ``None`` for a private Ray."""
+        return self._connection.job_page(submission_id)
+
+    async def cluster(self) -> Cluster:
+        """See :meth:`SharedPlace.cluster`."""
+        if self._private is not None:
+            return Cluster(self._private)
+        connection = self._connection
+        return Cluster(connection.address(), connection.dashboard_url or connection.url)
+
+    def at(self, private: ClusterAddress) -> ConnectedPlace:
+        """The same, with the private Ray that the task has started."""
+        return ConnectedPlace(self._connection, private)
+
+
+class NamedPlace(SharedPlace):
+    """The RayCluster that `name` of a definition names."""
+
+    def __init__(self, kubernetes: Kubernetes) -> None:
+        self.kubernetes = kubernetes
+        self.name = f"RayCluster {kubernetes.definition.name!r}"
+
+    async def cluster(self) -> Cluster:
+        """See :meth:`SharedPlace.cluster`."""
+        from airflow_provider_raybatch.cluster.jobs_api.errors import UserClusterError
+        from airflow_provider_raybatch.cluster.kuberay.reach import existing_address, token_of
+        from airflow_provider_raybatch.cluster.kuberay.shared import SharedRayCluster, keep
+        from airflow_provider_raybatch.places.keeping import LeaseKeeper
+
+        of = self.kubernetes
+        shared = of.definition if isinstance(of.definition, SharedRayCluster) else None
+        async with of.api() as api:
+            if shared is not None and (gone := await keep(api, shared)) is not None:
+                raise UserClusterError(gone)
+            address = await existing_address(
+                api, of.server, str(of.definition.name), of.definition.dashboard_address
+            )
+        token = token_of(address)
+        cluster = Cluster(address, of.page(address), (token,) if token else ())
+        cluster.of_trigger = of.definition.to_json()
+        cluster.host = None if shared is None else LeaseKeeper(of, shared)
+        return cluster

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The argument `ray_cluster` of operators and sensors."""
+"""The argument `ray_cluster` of operators and sensors, and the place of jobs that it chooses."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_provider_raybatch.coercion import from_text, is_absent
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_raybatch.hooks.ray import RayHook
+from airflow_provider_raybatch.places.place import Cluster, Place
+from airflow_provider_raybatch.places.running import ConnectedPlace, NamedPlace, SharedPlace
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
@@ -45,13 +47,8 @@ def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | Non
         if is_shared(given):
             with _named(name):
                 return SharedRayCluster.from_json(given)
-        known = [field.name for field in fields(KubeRayCluster)]
-        if unknown := [key for key in given if key not in known]:
-            raise SpecError(
-                f"{name}: {unknown[0]!r} is not an argument of KubeRayCluster; known are {', '.join(known)}."
-            )
         with _named(name):
-            given = KubeRayCluster(**given)
+            given = KubeRayCluster(**{str(key): one for key, one in given.items()})
     if is_list(given):
         _refuse_several(given, name)
     if not isinstance(given, KubeRayCluster):
@@ -143,3 +140,54 @@ def check_lease(poll_interval: float, ray_cluster: Any) -> None:
             f"poll_interval: with {poll_interval:g} s, the lease of {lease:g} s of the shared cluster could "
             "end between two polls; poll at least twice in it, or let CreateRayCluster give a longer lease."
         )
+
+
+def place_of(ray_conn_id: str, ray_cluster: KubeRayCluster | None = None) -> Place:
+    """Where the jobs of a task are.
+
+    :param ray_cluster: rendered and checked; counts in place of `ray_conn_id`.
+    :raises RayBatchException: the connection can't be used, or read.
+    """
+    if ray_cluster is None:
+        return ConnectedPlace(RayHook(ray_conn_id).read())
+    from airflow_provider_raybatch.places.kubernetes import kubernetes_of
+
+    kubernetes = kubernetes_of(ray_cluster)
+    if kubernetes.definition.name is not None:
+        return NamedPlace(kubernetes)
+    from airflow_provider_raybatch.places.own import OwnPlace
+
+    return OwnPlace(kubernetes)
+
+
+def shared_place_of(ray_conn_id: str, ray_cluster: KubeRayCluster | None = None) -> SharedPlace:
+    """As :func:`place_of`, for a cluster that is there.
+
+    :raises SpecError: `ray_cluster` would be made for a job.
+    """
+    place = place_of(ray_conn_id, ray_cluster)
+    if isinstance(place, SharedPlace):
+        return place
+    raise SpecError(
+        "ray_cluster: it makes a cluster for each job; name a running one with KubeRayCluster(name=...)."
+    )
+
+
+async def acluster_of(ray_conn_id: str, ray_cluster: Mapping[str, Any] | None, submission_id: str) -> Cluster:
+    """The cluster of a deferred task's job.
+
+    :param ray_cluster: what :meth:`Cluster.for_trigger` gave.
+    :raises RayBatchException: the connection can't be used, or read.
+    :raises ClusterError: Kubernetes gives no answer, or refuses.
+    """
+    if ray_cluster is None:
+        return await ConnectedPlace(await RayHook(ray_conn_id).aread()).cluster()
+    from airflow_provider_raybatch.cluster.kuberay.shared import cluster_from_json
+    from airflow_provider_raybatch.places.kubernetes import akubernetes_of
+
+    kubernetes = await akubernetes_of(cluster_from_json(ray_cluster))
+    if kubernetes.definition.name is not None:
+        return await NamedPlace(kubernetes).cluster()
+    from airflow_provider_raybatch.places.own_cluster import own_cluster_of
+
+    return await own_cluster_of(kubernetes, ray_cluster, submission_id)
