@@ -62,3 +62,8 @@ def test_why_kueue_does_not_admit(assert_sentences: AssertSentences) -> None:
 def test_queue_without_kueue_says_what_to_look_at() -> None:
     found = judged(job=suspended(), cluster=None, after=90)
     assert found.state.latest.endswith("lists the integration ray.io/rayjob.")
+
+
+def test_workload_that_says_nothing_yet() -> None:
+    found = judged(job=suspended(), workloads=[{"status": {}}], cluster=None)
+    assert found.lines == (f"RayJob {JOB}: waits for Kueue to admit it from the queue 'gpus'.",)
