@@ -14,7 +14,6 @@ import pytest
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.job.media import load
 from airflow_provider_raybatch.job.replica import row_images
-from airflow_provider_raybatch.job.row import ImageError
 from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.engine_log import engines
@@ -112,18 +111,6 @@ def test_too_long_a_prompt_fails_all_equal_rows(world: World) -> None:
     """It is found before the picture is read, so the row has no key."""
     summary = world.run(prompt="What is that? " * 300, engine_args={"max_model_len": 64})
     assert (summary.rows, summary.errors, world.asked) == (0, 5, 0)
-
-
-def test_too_slow_a_picture_fails_all_equal_rows(world: World) -> None:
-    def too_long(content: bytes, _: int) -> Any:
-        if content == ONE.content():
-            raise ImageError("it took too long")
-        return decode(content, _)
-
-    decode = load.decode
-    world.patch.setattr(load, "decode", too_long)
-    summary = world.run()
-    assert (summary.rows, summary.errors) == (2, 3)
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["meanwhile", "after an attempt that asked none"])

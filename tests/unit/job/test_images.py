@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.job.driver import run
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.folder import folder as folder_at
+from tests.support.engine_log import engines
 from tests.support.numbered_pictures import Picture, source_of
+from tests.support.reading import as_jsonl
+from tests.support.refusing_s3 import answering
 from tests.support.repeated_task import RepeatedTask, answers, letters_of, rows_of
-from tests.support.whole_job import ended_while_writing
+from tests.support.s3_server import S3Server
+from tests.support.specs import submitted
+from tests.support.whole_job import ended_while_writing, without_cluster
 
 pytest.importorskip("PIL")
 
@@ -156,3 +163,30 @@ def test_a_bad_image_fails_in_the_step_that_shows_it(task: RepeatedTask) -> None
     assert {row["id"]: row["scan"] for row in kept} == {
         f"r{number}": scans[number] for number in (0, 2, 3, 5)
     }
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_wrong_keys_fail_the_job_and_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deduplicate: bool
+) -> None:
+    """Those of the source are its own; here it lies on a disk."""
+    pytest.importorskip("obstore")
+    without_cluster(monkeypatch)
+    (tmp_path / "in.jsonl").write_bytes(as_jsonl([{"image": "s3://lake/img/1.png"}]))
+    spec = submitted(
+        source=[str(tmp_path / "in.jsonl")],
+        destination=f"{tmp_path}/out",
+        prompt="What is that?",
+        images="image",
+        image_roots=["s3://lake/img"],
+        engine_args={"request_log": str(tmp_path / "log")},
+        deduplicate=deduplicate,
+        max_errors=9,
+    )
+    answer = "<Error><Code>InvalidAccessKeyId</Code></Error>"
+    with answering(403, answer) as url, pytest.raises(RaybatchError) as caught:
+        run(spec, spec.submission, lambda event: None, Secrets(aws=S3Server(url).credentials))
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert str(caught.value).startswith("images: s3://lake/img")
+    assert "the credentials are refused (InvalidAccessKeyId); check aws_conn_id" in str(caught.value)
+    assert not any(engine.asked for engine in engines(tmp_path / "log"))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from pathlib import PurePosixPath
 from typing import Any
@@ -12,10 +11,8 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.arguments.images import ImageLimits
-from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.media.allowed import (
     BucketObject,
@@ -164,14 +161,6 @@ def test_image_roots_and_image_hosts_replace_the_default() -> None:
         allowed.check(uri)
     assert (allowed.most_bytes, allowed.most_pixels, allowed.timeout) == (5, 6, 7.0)
     assert of_files("/data/a/x.jsonl", image_roots=[]).roots == ()
-
-
-def test_access_travels_without_showing_its_credentials() -> None:
-    credentials = AwsCredentials(aws_secret_access_key=SecretStr("secret"))
-    allowed = image_access(ImageLimits(), Listing("jsonl", ()), credentials)
-    assert pickle.loads(pickle.dumps(allowed)) == allowed
-    assert allowed.credentials == credentials
-    assert "credentials" not in repr(allowed)
 
 
 NAMES = st.sampled_from([

@@ -11,7 +11,6 @@ from airflow_provider_raybatch.job.media.allowed import ImageAccess
 from airflow_provider_raybatch.job.media.fetch import content_version
 from airflow_provider_raybatch.job.media.load import Loaded, load
 from airflow_provider_raybatch.job.row import Image, RowFailure
-from airflow_provider_raybatch.storage.errors import StorageError
 from tests.support.image_files import access, bomb, image_file
 
 pytest.importorskip("PIL")
@@ -42,10 +41,6 @@ def test_images_come_in_order_with_versions(disk: ImageAccess) -> None:
     )
 
 
-def test_no_images_are_loaded_at_once() -> None:
-    assert load([], access()) == Loaded([], ())
-
-
 def test_a_reason_names_the_image(disk: ImageAccess) -> None:
     good, root = Image(content=image_file()), disk.roots[0]
     assert reason([good, Image(uri=f"{root}/text.png")], disk).startswith(
@@ -62,8 +57,3 @@ def test_a_reference_to_a_bomb_fails_the_row(disk: ImageAccess) -> None:
     assert "bomb.png: the image has more than 48 pixels" in reason(
         [Image(uri=f"{disk.roots[0]}/bomb.png")], disk
     )
-
-
-def test_a_root_that_is_away_is_not_the_rows_failure(tmp_path: Path) -> None:
-    with pytest.raises(StorageError):
-        load([Image(uri=f"{tmp_path}/none/a.png")], access(roots=(f"{tmp_path}/none",)))

@@ -13,8 +13,7 @@ from airflow_provider_raybatch.job.media.allowed import ImageAccess
 from airflow_provider_raybatch.job.media.fetch import content_version
 from airflow_provider_raybatch.job.media.versions import versioned
 from airflow_provider_raybatch.job.row import Image, Request, RowFailure
-from airflow_provider_raybatch.storage.errors import StorageError
-from tests.support.faulty_s3 import Fault, FaultyS3, after, faulty
+from tests.support.faulty_s3 import FaultyS3, faulty
 from tests.support.image_files import access
 from tests.support.s3_server import S3Server
 
@@ -86,11 +85,3 @@ def test_each_object_is_asked_for_once_and_not_fetched(lake: tuple[FaultyS3, Ima
     assert len({image.version for image in images}) == 1  # under another name it is the same image
     assert {image.content for image in images} == {b""}
     assert Counter(call.method for call in proxy.calls) == {"HEAD": 2}
-
-
-@pytest.mark.usefixtures("brief")
-def test_a_store_that_does_not_answer_fails_the_job(lake: tuple[FaultyS3, ImageAccess, str]) -> None:
-    proxy, allowed, root = lake
-    proxy.choose = after(0, Fault.ERROR_503)
-    with pytest.raises(StorageError):
-        versioned([of(Image(uri=f"{root}/a.png"))], allowed)
