@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of each kind, a small internet, and a task that repeats whole jobs."""
+"""Folders of each kind, a small internet, and places for whole jobs of the echo engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.echo_place import EchoPlace
 from tests.support.folders import (  # noqa: F401 - fixtures
     brief,
     disk,
@@ -33,3 +34,9 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RepeatedTask:
     without_cluster(monkeypatch)
     return RepeatedTask(tmp_path)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EchoPlace:
+    without_cluster(monkeypatch)
+    return EchoPlace(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +23,6 @@ from tests.support.image_files import image_file
 from tests.support.publishing import ONE
 from tests.support.reading import as_jsonl
 from tests.support.specs import spec_error
-from tests.support.whole_job import without_cluster
 
 BLANKS = ["", " \n\t", "\u00a0", None]
 ROWS = [
@@ -50,12 +48,6 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def stripped(row: dict[str, Any]) -> str:
     return (row["text"] or "").strip()
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EchoPlace:
-    without_cluster(monkeypatch)
-    return EchoPlace(tmp_path)
 
 
 def die_unpublished(place: EchoPlace, number: int, rows: list[dict[str, Any]], **fields: Any) -> None:

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +17,6 @@ from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.registry import TASKS
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
-from tests.support.whole_job import without_cluster
-
-PACKAGE = Path(__file__).parents[4] / "airflow_provider_raybatch"
 
 
 class Length(Task):
@@ -54,13 +50,10 @@ def job(place: EchoPlace, number: int, task: str) -> tuple[BatchManifest, list[d
     return manifest, place.rows(manifest)
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EchoPlace]:
+@pytest.fixture(autouse=True)
+def length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "length", Length)
     monkeypatch.setitem(MODEL_TASKS, "length", TaskRules("counts characters"))
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        yield EchoPlace(tmp_path)
 
 
 def test_a_second_task_goes_all_the_way(place: EchoPlace) -> None:
@@ -92,40 +85,3 @@ def test_tasks_share_no_responses(place: EchoPlace) -> None:
     manifest, rows = job(place, 1, "generate")
     assert manifest.counts.reused == 0
     assert [row["response"] for row in rows] == TEXTS
-
-
-def test_one_module_alone_knows_what_a_completion_is_made_of() -> None:
-    """Except for the engines, which make completions, OpenAI's form of them, counts of them, reports,
-    and the names of columns that no property of a schema may have."""
-    knowing = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if any(word in path.read_text() for word in ("finish_reason", '"completions"', '"response"'))
-    }
-    engines_and_checks = (
-        "job/engine/",
-        "job/output/openai_batch/",
-        "job/run/ray_data_llm/",
-        "job/tasks/optional_columns/",
-        "job/tasks/completions.py",
-        "job/tasks/response_check.py",
-    )
-    readers = ("cli/", "dataset/", "plugins/", "report/", "workflows/")
-    assert {path for path in knowing if not path.startswith(engines_and_checks + readers)} == {
-        "contract/arguments/output.py",
-        "contract/event_line.py",
-        "contract/last_run.py",
-        "contract/manifest.py",
-        "contract/preview.py",
-        "contract/report.py",
-        "job/failures/public_reasons.py",
-        "job/output/commit.py",
-        "job/output/report.py",
-        "job/output/tally.py",
-        "job/preview/row_answer.py",
-        "job/row.py",
-        "job/tasks/base.py",
-        "job/tasks/generate.py",
-        "operators/steps.py",
-        "steps.py",
-    }

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,17 +17,9 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
-from tests.support.whole_job import without_cluster
 
 TEXTS = ["a red fox", "a red fox", "deep blue sea", "an old dog"]
 LABELS = ["positive", "so-so", "negative"]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[EchoPlace]:
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        yield EchoPlace(tmp_path)
 
 
 def classify(place: EchoPlace, number: int = 0, texts: Any = TEXTS, **fields: Any) -> BatchManifest:
@@ -81,15 +71,6 @@ def test_one_label_has_a_score(place: EchoPlace) -> None:
 def test_jsonl_has_an_object_of_probabilities(place: EchoPlace) -> None:
     (row, *_) = place.rows(classify(place, destination_format="jsonl"))
     assert list(row["probabilities"]) == LABELS
-
-
-def test_a_long_text_fails_or_is_cut(place: EchoPlace) -> None:
-    texts, args = ["a b c d", "a b c"], {"max_model_len": 3}
-    failed = classify(place, 0, texts, max_errors=1, engine_args=args)
-    assert failed.counts.errors_by_step == {"tokenize": 1}
-    rows = place.rows(classify(place, 1, texts, on_overlong="truncate", engine_args=args))
-    assert [row["truncated_prompt_tokens"] for row in rows] == [1, 0]
-    assert rows[0]["probabilities"] == rows[1]["probabilities"]
 
 
 def test_a_dataset_without_answers_has_no_labels(place: EchoPlace) -> None:

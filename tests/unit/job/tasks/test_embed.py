@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.task import MODEL_TASKS
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.request.render import render_all
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.embed import Embed
-from airflow_provider_raybatch.job.tasks.registry import TASKS, task_of
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
-from tests.support.whole_job import without_cluster
 
 TEXTS = ["a red fox", "a red fox", "deep blue sea", "a red dog"]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[EchoPlace]:
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        yield EchoPlace(tmp_path)
 
 
 def embed(place: EchoPlace, number: int = 0, texts: Any = TEXTS, **fields: Any) -> BatchManifest:
@@ -44,10 +34,6 @@ def embed(place: EchoPlace, number: int = 0, texts: Any = TEXTS, **fields: Any) 
 
 def vectors(place: EchoPlace, manifest: BatchManifest, name: str = "embedding") -> Any:
     return np.array([row[name] for row in place.rows(manifest)], np.float64)
-
-
-def test_every_kind_of_task_has_rules_and_a_module() -> None:
-    assert set(TASKS) == set(MODEL_TASKS)
 
 
 def test_rows_get_vectors_and_duplicates_share_one(place: EchoPlace) -> None:
@@ -65,12 +51,6 @@ def test_rows_get_vectors_and_duplicates_share_one(place: EchoPlace) -> None:
     assert place.generated() == 3
     assert (manifest.counts.duplicates, manifest.tokens.input, manifest.tokens.output) == (1, 12, 0)
     assert (manifest.finish_reasons, manifest.response_column) == ({}, "embedding")
-
-
-def test_a_template_makes_the_text(place: EchoPlace) -> None:
-    whole = vectors(place, embed(place, 0, ["query: red fox"], prompt_column="text"))
-    made = embed(place, 1, ["red fox"], prompt="query: {row.text}")
-    assert vectors(place, made) == pytest.approx(whole)
 
 
 def test_dimensions_keep_the_first_numbers(place: EchoPlace) -> None:
@@ -93,25 +73,6 @@ def test_embed_dtype_is_made_of_stored_vectors(place: EchoPlace) -> None:
     assert half.counts.reused == 4
     assert place.generated() == 3
     assert np.array_equal(vectors(place, half, "v"), whole.astype(np.float16))
-
-
-def test_store_keeps_vectors_of_other_parameters_apart(place: EchoPlace) -> None:
-    store = str(place.root / "store")
-    embed(place, 0, reuse=store)
-    for number, fields in enumerate(
-        [
-            {"pooling": {"dimensions": 4}},
-            {"pooling": {"use_activation": False}},
-            {"engine_args": {"embedding_size": 8}},
-        ],
-        1,
-    ):
-        assert embed(place, number, reuse=store, **fields).counts.reused == 0
-
-
-def test_jsonl_has_a_list(place: EchoPlace) -> None:
-    manifest = embed(place, destination_format="jsonl")
-    assert [len(row["embedding"]) for row in place.rows(manifest)] == [16] * 4
 
 
 def test_blank_text_is_a_dead_letter(place: EchoPlace) -> None:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,20 +19,12 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
-from tests.support.whole_job import without_cluster
 
 ROWS = [
     {"id": "a", "text": "one two three four five", "source": "x"},
     {"id": "b", "text": "six", "source": "y"},
     {"id": "c", "text": "one two three four five", "source": "z"},
 ]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[EchoPlace]:
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        yield EchoPlace(tmp_path)
 
 
 def embed(place: EchoPlace, number: int = 0, rows: Any = ROWS, **fields: Any) -> BatchManifest:
@@ -116,14 +106,6 @@ def test_datasets_are_compared_chunk_by_chunk(place: EchoPlace, id_column: str |
     named = changes.table.to_pandas()
     names = ["c#1", "b#0", "c#2"] if id_column else ["2#1", "1#0", "2#2"]
     assert list(named["id"]) == names
-
-
-def test_a_row_whose_text_fails_is_one_dead_letter(place: EchoPlace) -> None:
-    args = {"fail_pattern": "six"}
-    manifest = embed(place, max_errors=1, engine_args=args)
-    (letter,) = place.letters(manifest)
-    assert (letter["ordinal"], letter["row"]["text"]) == (1, "six")
-    assert (manifest.counts.error, manifest.counts.chunks) == (1, 6)
 
 
 def test_no_text_is_too_long_for_its_chunks(place: EchoPlace) -> None:

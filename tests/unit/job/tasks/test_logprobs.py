@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,6 @@ from airflow_provider_raybatch.job.tasks.optional_columns.logprobs import means,
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
-from tests.support.whole_job import without_cluster
 
 ROWS = [{"text": text} for text in ("one two", "three", "one two", "please break", "four five six")]
 TEXTS = {5: "a", 6: "b", 7: "c"}
@@ -82,13 +79,6 @@ def test_a_row_may_go_without() -> None:
     rows = task.outputs([Response((Completion("x", "stop", 1),), 1), Response((given, given), 1)]).to_pylist()
     assert [row["mean_logprob"] for row in rows] == [None, -1.0]
     assert [[one["mean_logprob"] for one in row["completions"]] for row in rows] == [[None], [-1.0, -1.0]]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[EchoPlace]:
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        yield EchoPlace(tmp_path)
 
 
 def asks(place: EchoPlace, **fields: Any) -> dict[str, Any]:

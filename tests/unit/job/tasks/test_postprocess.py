@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError, SpecError
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.tasks import postprocess
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -248,14 +248,6 @@ def test_uncallable_function_is_refused_in_preflight(place: Place, source: str, 
         place.label()
     assert str(refused.value) == sentence
     assert place.generated() == 0
-
-
-def test_invalid_import_path_is_refused_at_once() -> None:
-    with pytest.raises(SpecError) as refused:
-        spec(postprocess="labels.label")
-    assert str(refused.value) == (
-        "postprocess: 'labels.label' is not an import path; write it as 'package.module:function'."
-    )
 
 
 def test_function_changes_the_fingerprint_and_no_request() -> None:

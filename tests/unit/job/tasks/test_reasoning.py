@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.generate import Generate
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
-from tests.support.whole_job import without_cluster
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CHOICE = {"structured_outputs": {"choice": ["yes", "no"]}}
@@ -100,13 +96,6 @@ def test_a_property_may_be_called_reasoning_where_no_column_is() -> None:
         spec(response_format=schema, engine_args={"reasoning_parser": "x"})
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[EchoPlace]:
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        yield EchoPlace(tmp_path)
-
-
 def asks(place: EchoPlace, **fields: Any) -> dict[str, Any]:
     log = {"request_log": str(place.root / "log"), "endless_reasoning_pattern": "stop early"}
     args = {"reasoning_parser": "qwen3", **log}
@@ -176,13 +165,3 @@ def test_a_budget_and_the_template_shorten_the_reasoning(place: EchoPlace) -> No
     off = {"chat_template_kwargs": {"enable_thinking": False}}
     (row,) = place.rows(place.job(2, ROWS[:1], **asks(place, **off)))
     assert (row["reasoning"], row["reasoning_tokens"], row["response"]) == (None, None, "one two")
-
-
-def test_a_resumed_job_keeps_the_reasoning_of_its_rows(place: EchoPlace) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publishing, "prepare", lambda *_: 1 / 0)
-        with pytest.raises(RaybatchError):
-            place.job(0, ROWS[:3], **asks(place))
-    rows = place.rows(place.job(1, ROWS[:3], **asks(place)))
-    assert [row["reasoning_tokens"] for row in rows] == [5, 5, 5]
-    assert place.generated() == 3

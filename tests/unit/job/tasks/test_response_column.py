@@ -3,24 +3,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
-from tests.support.whole_job import without_cluster
 
 ROWS = [{"id": number, "text": f"company {number}"} for number in range(5)]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        yield EchoPlace(tmp_path)
 
 
 def test_renamed_response_is_not_paid_for_again(place: EchoPlace) -> None:
@@ -54,16 +43,6 @@ def test_taken_name_is_refused_before_anything_is_paid(place: EchoPlace, name: s
         place.job(0, ROWS, response_column=name)
     assert str(refused.value) == sentence
     assert place.generated() == 0
-
-
-def test_a_later_row_that_has_the_name_is_a_dead_letter(place: EchoPlace) -> None:
-    rows = [*({"id": n, "text": "x"} for n in range(1001)), {"id": 1001, "text": "y", "INDUSTRY": "z"}]
-    manifest = place.job(0, rows, response_column="industry", max_errors=1)
-    assert (manifest.counts.ok, manifest.counts.error) == (1001, 1)
-    (letter,) = place.letters(manifest)
-    assert letter["reason"] == (
-        "the row has a column 'INDUSTRY', which is also an output column; choose another response_column"
-    )
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,20 +15,12 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
-from tests.support.whole_job import without_cluster
 
 ROWS = [
     {"q": "red fox", "d": ["deep sea", "a red fox", "a red dog"]},
     {"q": "sea", "d": ["deep sea"]},
 ]
 PAIR: dict[str, Any] = {"query": "{row.q}", "document": "{row.d}"}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[EchoPlace]:
-    with pytest.MonkeyPatch.context() as patch:
-        without_cluster(patch)
-        yield EchoPlace(tmp_path)
 
 
 def score(place: EchoPlace, number: int = 0, rows: Any = ROWS, **fields: Any) -> BatchManifest:
