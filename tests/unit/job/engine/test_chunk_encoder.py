@@ -65,11 +65,6 @@ def test_special_tokens_are_part_of_a_chunk() -> None:
     assert [chunk.ids for chunk in ids.chunks] == [tokenizer(one.text)["input_ids"] for one in ids.chunks]
 
 
-def test_a_short_text_is_one_chunk() -> None:
-    made = encoder(bert(), chunk_tokens=8)
-    assert texts(made, " ab cd ") == [("ab cd", 1, 6)]
-
-
 def test_chunks_have_whole_characters_of_a_byte_level_text() -> None:
     """Each character here is three or four tokens, and a chunk of seven has two of them at most."""
     text = "東京都庁🦊舎"

@@ -2,47 +2,28 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
-from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.engine.echo_args import check_echo, check_names
 from airflow_provider_raybatch.job.engine_process.opening import open_engine
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from tests.support.approved import AssertSentences
+from tests.support.pictures import Pixels, asking_about, images, picture
 from tests.support.specs import spec, submitted
 from tests.support.tools import ADD, WEATHER
-
-
-class SimulatedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes only where it waits, and then at once."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        super().__init__()
-        self._select = self._selector.select  # type: ignore[attr-defined]
-        self._selector.select = self._pass_time  # type: ignore[attr-defined]
-
-    def _pass_time(self, timeout: float | None = None) -> Any:
-        self._now += timeout or 0.0
-        return self._select(timeout and 0)
-
-    def time(self) -> float:
-        return self._now
 
 
 def answers(
     *requests: Request,
     sampling: dict[str, Any] | None = None,
-    loop: SimulatedLoop | None = None,
     **options: Any,
 ) -> list[Response | RowFailure]:
     """Return the engine's responses to requests that are sent at once."""
@@ -59,7 +40,7 @@ def answers(
             )
         )
 
-    raw = loop.run_until_complete(ask()) if loop else asyncio.run(ask())
+    raw = asyncio.run(ask())
     good = engine.decode([one for one in raw if not isinstance(one, RowFailure)])
     return [one if isinstance(one, RowFailure) else good.pop(0) for one in raw]
 
@@ -141,34 +122,12 @@ def test_row_sampling_wins_and_junk_in_it_fails_that_row() -> None:
     assert "has 'minimum' 5 and 'maximum' 1, which no value fits; correct them" in str(made[4])
 
 
-def test_requests_take_time_and_wait_for_slots() -> None:
-    requests = [Request(prompt="a b c d e")] * 6
-    for slots, seconds in {2: 30.0, 6: 10.0}.items():
-        with contextlib.closing(SimulatedLoop()) as loop:
-            answers(*requests, loop=loop, seconds_per_token=2, max_num_seqs=slots)
-            assert loop.time() == pytest.approx(seconds)
-
-
 def test_wrong_options_are_found_before_it_starts(assert_sentences: AssertSentences) -> None:
     assert_sentences(lambda **fields: check_echo(spec(**fields)), SpecError)
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
-
-
-def test_log_has_starts_and_ends_of_engines(tmp_path: Path) -> None:
-    asked = [Request(prompt=prompt) for prompt in ("one", "two  three", "a bad one")]
-    before = time.time()
-    answers(*asked, request_log=str(tmp_path), fail_pattern="bad", max_num_seqs=1)
-    answers(asked[0], request_log=str(tmp_path))
-    lines = logged(tmp_path)
-    assert [(line["event"], line.get("prompt")) for line in lines] == [
-        *(("open", None), ("start", "one"), ("end", "one"), ("start", "two three"), ("end", "two three")),
-        ("start", "a bad one"),
-        *(("open", None), ("start", "one"), ("end", "one")),
-    ]
-    assert before <= lines[0]["at"] <= lines[-1]["at"] <= time.time()
 
 
 @pytest.mark.parametrize("pattern", ["kill_pattern", "hang_pattern"])
@@ -203,31 +162,6 @@ def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPat
     assert check_names(spec(sampling={"temperature": 0, "top_k": 5})) == []
     monkeypatch.setattr(vllm_compat, "sampling_names", lambda: None)
     assert check_names(misspelt) == ["guided_choice", "top_k"]
-
-
-def test_tokens_of_requests_in_flight_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    args = {"seconds_per_token": 0.001, "hang_pattern": "never"}
-    engine = open_engine(spec(engine="echo", engine_args=args))
-
-    async def ask() -> list[int]:
-        encoded = engine.encode([Request(prompt="a " * 1000), Request(prompt="never ends")])
-        asked = [asyncio.ensure_future(engine.generate(one)) for one in encoded]
-        counts = [engine.tokens_in_flight()]
-        while not asked[0].done():
-            await asyncio.sleep(0.1)
-            counts.append(engine.tokens_in_flight())
-        assert not asked[1].done()
-        asked[1].cancel()
-        return counts
-
-    with contextlib.closing(SimulatedLoop()) as loop:
-        monkeypatch.setattr(
-            echo, "time", SimpleNamespace(monotonic=loop.time, sleep=time.sleep, time=time.time)
-        )
-        counts = loop.run_until_complete(ask())
-    assert counts[0] == counts[-1] == 0
-    assert counts[1:-1] == pytest.approx([100 * number for number in range(1, len(counts) - 1)], abs=1)
-    assert len(counts) >= 11
 
 
 PAIR = {
@@ -274,3 +208,64 @@ def test_tools_are_called_by_name_or_as_asked_for() -> None:
     assert made("hello", tool_choice="add").extra["tool_calls"][0]["name"] == "add"
     assert made("hello", tool_choice="required").finish_reason == "tool_calls"
     assert made("the weather", tool_choice="none").text == "the weather"
+
+
+RED, BLUE = picture(4, 3), picture(2, 5, (0, 0, 255))
+
+
+def answer_about(request: Request, *pixels: Pixels, sampling: Any = None, **options: Any) -> Any:
+    engine = EchoEngine(spec(engine="echo", engine_args=options, sampling=sampling or {}))
+    (encoded,) = engine.encode([request])
+    if isinstance(encoded, RowFailure):
+        return encoded
+    return asyncio.run(engine.generate(engine.attach(encoded, pixels)))
+
+
+def told(response: Response) -> str:
+    return response.completions[0].text
+
+
+def test_an_answer_begins_with_its_pictures_in_order() -> None:
+    made = answer_about(asking_about("what is this", 2), BLUE, RED)
+    assert told(made) == "[2x5 #0000ff] [4x3 #ff0000] what is this"
+    assert (made.input_tokens, made.output_tokens) == (5, 5)
+
+
+def test_a_raw_prompt_may_have_pictures() -> None:
+    made = answer_about(Request(prompt="<image> what", images=images(1)), RED)
+    assert told(made) == "[4x3 #ff0000] <image> what"
+
+
+def test_a_colour_is_the_mean() -> None:
+    half = np.concatenate([picture(1, 1, (255, 0, 0)), picture(1, 1, (0, 0, 0))])
+    assert told(answer_about(asking_about("x"), half)).startswith("[1x2 #800000]")
+
+
+def test_pictures_count_as_words_of_a_limit() -> None:
+    assert (
+        told(answer_about(asking_about("a b", 2), RED, BLUE, sampling={"max_tokens": 1})) == "[4x3 #ff0000]"
+    )
+    assert isinstance(answer_about(asking_about("a b", 2), RED, BLUE, max_model_len=5), Response)
+    failure = answer_about(asking_about("a b", 2), max_model_len=4)
+    assert (failure.step, "has 4 tokens" in failure.reason) == ("tokenize", True)
+
+
+def test_a_choice_depends_on_the_picture() -> None:
+    choice = {"structured_outputs": {"choice": [str(number) for number in range(100)]}}
+    made = {told(answer_about(asking_about("x"), one, sampling=choice)) for one in (RED, RED, BLUE)}
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("pattern", ["word", "#ff0000"])
+def test_patterns_find_text_and_pictures(pattern: str) -> None:
+    request = asking_about("word")
+    assert answer_about(request, RED, fail_pattern=pattern).step == "engine"
+    with pytest.raises(EngineDeadError):
+        answer_about(request, RED, kill_pattern=pattern)
+    assert told(answer_about(asking_about("other"), BLUE, fail_pattern=pattern)) == "[2x5 #0000ff] other"
+
+
+def test_an_echo_of_a_text_model_takes_no_picture() -> None:
+    failure = answer_about(asking_about("x"), takes_images=False)
+    assert (failure.step, failure.reason.partition(";")[0]) == ("media", "the echo takes no images")
+    assert told(answer_about(Request(prompt="x"), takes_images=False)) == "x"

@@ -234,16 +234,6 @@ def test_completed_texts_are_those_in_full(
             assert found is not None or choices.may_split_characters
 
 
-@pytest.mark.parametrize("name", sorted(TOKENIZERS.keys() - {"sentence pieces"}))
-def test_the_usual_tokens_decide_early(name: str) -> None:
-    usual = {text: TOKENIZERS[name].encode(text, add_special_tokens=False) for text in SECTORS}
-    cap = choices_of(SECTORS, name).cap(ROOM, may_miss=True)
-    assert cap is not None
-    assert cap <= max(map(len, usual.values()))
-    found = [choices_of(SECTORS, name).complete(ids[:cap]) for ids in usual.values()]
-    assert sum(one == text for one, text in zip(found, SECTORS, strict=True)) > len(SECTORS) / 2
-
-
 STAPLES = ["Consumer Discretionary", "Consumer Staples", "Energy"]
 
 

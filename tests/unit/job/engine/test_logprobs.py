@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.engine.echo_tools import logprobs_of_words
 from airflow_provider_raybatch.job.engine.logprobs import LogprobReader
 from airflow_provider_raybatch.job.row import Completion, Response
 from tests.support.chat_models import MODELS
@@ -64,11 +63,3 @@ def test_a_response_gets_those_that_its_request_asked_for() -> None:
     assert made.extra["prompt_logprobs"].ids.tolist() == [[C]]
     nothing = SimpleNamespace(outputs=[SimpleNamespace(logprobs=None)] * 2, prompt_logprobs=None)
     assert LogprobReader(TOKENIZER).added(plain, nothing) == plain
-
-
-def test_an_echo_gives_probabilities() -> None:
-    made = logprobs_of_words(["one", "two"], 3)
-    assert (made.ids[:, 0] == made.ids[:, 1]).all()
-    assert (np.exp(made.logprobs[:, 1:]).sum(1) < 1).all()
-    assert (np.diff(made.logprobs[:, 1:]) < 0).all()
-    assert logprobs_of_words([], 2).ids.shape == (0, 3)

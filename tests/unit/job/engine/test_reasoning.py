@@ -27,6 +27,7 @@ TOKENIZER = MODELS["qwen"].tokenizer()
 CALLER = MODELS["qwen"].tokenizer()
 CALLER.add_tokens(["<tool_call>", "</tool_call>"])
 GEMMA = MODELS["gemma"].tokenizer()
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
 
 def splitter(name: str, tokenizer: Any = TOKENIZER, **variables: Any) -> ReasoningSplitter:
@@ -112,6 +113,14 @@ class Model:
         yield SimpleNamespace(finished=True, prompt_token_ids=given, outputs=[made], num_cached_tokens=0)
 
 
+def answered(engine: Any, **asked: Any) -> Any:
+    async def ask() -> Any:
+        return await engine.generate(engine.encode([Request(prompt="p", **asked)])[0])
+
+    (response,) = engine.decode([asyncio.run(ask())])
+    return response
+
+
 @pytest.mark.parametrize("sampling", [{}, {"stop": ["x"]}], ids=["our text", "text of vLLM's"])
 def test_an_engine_splits_its_responses_and_tells_vllm_how(sampling: dict[str, Any]) -> None:
     model = Model("a<|im_start|>b</think>c<|im_start|>")
@@ -121,12 +130,7 @@ def test_an_engine_splits_its_responses_and_tells_vllm_how(sampling: dict[str, A
         engine="vllm", model="m", engine_args={"reasoning_parser": "qwen3"}, chat_template_kwargs=variables
     )
     engine._reason(made)
-
-    async def ask() -> Any:
-        return await engine.generate(engine.encode([Request(prompt="p", sampling=sampling)])[0])
-
-    (response,) = engine.decode([asyncio.run(ask())])
-    (completion,) = response.completions
+    (completion,) = answered(engine, sampling=sampling).completions
     assert (completion.text, completion.extra) == ("c", {"reasoning": "ab", "reasoning_tokens": 4})
     assert completion.output_tokens == 7
     ((params, about_grammar),) = model.asked
@@ -136,7 +140,6 @@ def test_an_engine_splits_its_responses_and_tells_vllm_how(sampling: dict[str, A
 
 def test_calls_of_tools_follow_the_reasoning() -> None:
     """A text beside them is not needed: the calls are the answer."""
-    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     call = '<tool_call>{"name": "add", "arguments": {"a": 3}}</tool_call>'
     model = Model(f"<think>a</think>{call}")
     engine = vllm_engine(CALLER, 500, llm=model)
@@ -144,16 +147,12 @@ def test_calls_of_tools_follow_the_reasoning() -> None:
         engine="vllm",
         model="m",
         engine_args={"reasoning_parser": "deepseek_r1"},
-        tools=[tool],
+        tools=[TOOL],
         tool_call_parser="hermes",
     )
     engine._callers = {"": ToolCaller(made, CALLER)}
     engine._reason(made)
-
-    async def ask() -> Any:
-        return await engine.generate(engine.encode([Request(prompt="p")])[0])
-
-    (response,) = engine.decode([asyncio.run(ask())])
+    response = answered(engine)
     (completion,) = response.completions
     assert (completion.text, completion.extra["reasoning"]) == ("", "a")
     assert completion.extra["tool_calls"] == [{"name": "add", "arguments": '{"a": 3}'}]
@@ -168,17 +167,12 @@ def test_steps_without_tools_keep_no_special_tokens() -> None:
     engine = vllm_engine(
         tokenizer, 500, llm=Model(f"<think>a</think><tool_call>{call}</tool_call>", tokenizer)
     )
-    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
-    step = {"name": "act", "prompt": "{row.a}", "tools": [tool]}
+    step = {"name": "act", "prompt": "{row.a}", "tools": [TOOL]}
     reasons = {"engine_args": {"reasoning_parser": "deepseek_r1"}, "tool_call_parser": "hermes"}
     made = spec(engine="vllm", model="m", steps=[step, {"name": "plain", "prompt": "{row.a}"}], **reasons)
     engine._callers = {name: ToolCaller(one, tokenizer) for name, one in made.with_tools.items()}
     engine._reason(made.step_specs()[0])
-
-    async def ask(step: str) -> Any:
-        return await engine.generate(engine.encode([Request(prompt="p", step=step)])[0])
-
-    act, plain = engine.decode([asyncio.run(ask(step)) for step in ("act", "plain")])
+    act, plain = (answered(engine, step=step) for step in ("act", "plain"))
     assert [one["name"] for one in act.completions[0].extra["tool_calls"]] == ["add"]
     assert plain.completions[0].text == call
 

@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import io
-import json
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.job.engine.sampling_values import tidied
@@ -53,18 +49,6 @@ def test_values(given: dict[str, Any], made: dict[str, Any]) -> None:
     assert {name: type(value) for name, value in found.items()} == {
         name: type(value) for name, value in made.items()
     }
-
-
-def test_what_parquet_makes_of_rows_with_different_parameters() -> None:
-    rows = [
-        {"logit_bias": {"2": 1.0}, "structured_outputs": {"choice": ["a"]}},
-        {"logit_bias": {"7": 2.0}, "structured_outputs": {"regex": "b", "disable_any_whitespace": True}},
-    ]
-    file = io.BytesIO()
-    pq.write_table(pa.table({"sampling": rows}), file)
-    found = [tidied(one, TYPES) for one in pq.read_table(file)["sampling"].to_pylist()]
-    assert found == [tidied(json.loads(json.dumps(one)), TYPES) for one in rows]
-    assert found[0]["structured_outputs"] == {"choice": ["a"]}
 
 
 @pytest.mark.parametrize("biases", [{"yes": 1}, {"": 1}, 3, ["yes"], {3.7: 1}, {True: 1}])

@@ -50,21 +50,6 @@ def test_a_token_that_the_model_lacks_fails_its_row() -> None:
     assert made.step == "tokenize"
 
 
-def test_a_text_of_exactly_the_context_fits() -> None:
-    assert encoder().fitted(Request(prompt="ab"), [1, 97, 98, 2], 4, None) == [1, 97, 98, 2]
-
-
-def test_a_longer_text_fails_unless_it_may_be_cut() -> None:
-    failure = encoder().fitted(Request(prompt="abc"), [1, 97, 98, 99, 2], 4, None)
-    assert isinstance(failure, RowFailure)
-    assert failure.reason.startswith("the text has 5 tokens and the model takes 4; ")
-
-
-def test_a_cut_text_keeps_its_closing_token() -> None:
-    cuts = encoder(spec(model_task="embed", on_overlong="truncate"))
-    assert cuts.fitted(Request(prompt="abc"), [1, 97, 98, 99, 2], 4, None) == [1, 97, 98, 2]
-
-
 @pytest.mark.parametrize("after", [(), (2,), (2, 3)])
 @pytest.mark.parametrize("before", [(), (1,)])
 def test_special_tokens_around_a_text_are_found(before: tuple[int, ...], after: tuple[int, ...]) -> None:
