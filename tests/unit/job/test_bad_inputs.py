@@ -44,12 +44,6 @@ def parquet(**columns: Any) -> bytes:
     return buffer.getvalue()
 
 
-def without_a_column(place: Place) -> dict[str, Any]:
-    place.file("in/a.parquet", parquet(text=["x"], id=[1]))
-    place.file("in/b.parquet", parquet(txt=["x"], id=[1]))
-    return {"source": [f"{place.folder}/in"]}
-
-
 def owned_by_another(place: Place) -> dict[str, Any]:
     other = Submission.model_validate({**SUBMISSION, "task": {**TASK, "task_id": "sibling"}})
     Journal(LocalFolder(str(place.out)), other, take_over=False).claim()
@@ -68,18 +62,6 @@ REFUSED = {
         "no file matches",
         "1 other file is there",
         "check the path or set format",
-    ),
-    "folder without data": case(
-        lambda p: {"source": [str(Path(p.file("in/readme.txt", "x")[0]).parent)]},
-        "no Parquet, JSONL, CSV or Arrow file is in",
-    ),
-    "csv in utf-16": case(
-        lambda p: {"source": p.file("x.csv", "text\nä\n".encode("utf-16"))},
-        "x.csv is not CSV but UTF-16 text",
-        "set csv_options={'encoding': 'utf-16'}",
-    ),
-    "parquet column missing in the second file": case(
-        without_a_column, "b.parquet has no column 'text'; did you mean 'txt' (its columns: txt, id)"
     ),
     "output column that the source has": case(
         lambda p: {"source": p.jsonl({"text": "a", "Response": "b"})},
@@ -263,18 +245,3 @@ def test_an_empty_input_needs_no_model(place: Place) -> None:
     manifest = place.run(source=source, engine="vllm", model="/models/not-there")
     assert (manifest.counts.ok, manifest.counts.error) == (0, 0)
     assert list(manifest.timing.phases) == ["source", "prompt", "earlier", "claim"]
-
-
-@pytest.mark.parametrize("batch_size", [1, 8, 100])
-def test_values_do_not_depend_on_the_batch_size(place: Place, batch_size: int) -> None:
-    numbers = [4990.0, 4999.0, 3] * 10 + ["none"]
-    rows = [{"text": "x", "n": n, "o": {f"k{place}": n}} for place, n in enumerate(numbers)]
-    many = [{"text": "x", "o": {f"many{number}": 1}} for number in range(100)]
-    blank = [{"text": text} for text in ("", " ", None)]
-    manifest = place.run(source=place.jsonl(*rows, *blank, *many), batch_size=batch_size, on_blank="null")
-    found = place.rows(manifest)
-    assert [row["response"] for row in found] == ["x"] * 31 + [None] * 3 + ["x"] * 100
-    assert (manifest.counts.blank, manifest.counts.error) == (3, 0)
-    assert [row["n"] for row in found[:31]] == ["4990.0", "4999.0", "3"] * 10 + ["none"]
-    assert found[0]["o"] == '{"k0": 4990.0}'
-    assert found[-1]["o"] == '{"many99": 1}'

@@ -20,11 +20,6 @@ types = pytest.importorskip("openai.types")
 chats = pytest.importorskip("openai.types.chat")
 httpx2 = pytest.importorskip("httpx2")
 
-VLLM_EXAMPLE = """\
-{"custom_id": "request-1", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "meta-llama/Meta-Llama-3-8B-Instruct", "messages": [{"role": "system", "content": "You are a helpful assistant."},{"role": "user", "content": "Hello world!"}],"max_completion_tokens": 1000}}
-{"custom_id": "request-2", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "meta-llama/Meta-Llama-3-8B-Instruct", "messages": [{"role": "system", "content": "You are an unhelpful assistant."},{"role": "user", "content": "Hello world!"}],"max_completion_tokens": 1000}}
-"""  # noqa: E501
-"""vLLM's examples/offline_inference/openai_batch/openai_example_batch.jsonl."""
 MODEL = "gpt-4o-mini"
 
 
@@ -133,15 +128,6 @@ def test_vectors_of_the_client_run_unchanged(tmp_path: Path) -> None:
     found = {one["custom_id"]: one["response"]["body"] for one in output}
     read = types.CreateEmbeddingResponse.model_validate(found["id-5"], strict=True)
     assert len(read.data[0].embedding) == 64
-
-
-def test_the_example_of_vllm_runs_unchanged(tmp_path: Path) -> None:
-    model = "meta-llama/Meta-Llama-3-8B-Instruct"
-    output, errors = answered(run(tmp_path, VLLM_EXAMPLE.splitlines(), served_model_name=model))
-    assert errors == []
-    for one in output:
-        answer = chats.ChatCompletion.model_validate(one["response"]["body"], strict=True)
-        assert answer.choices[0].message.content == "Hello world!"
 
 
 def test_errors_read_as_the_client_raises_them(tmp_path: Path) -> None:

@@ -75,9 +75,10 @@ def test_kinds_join_in_any_order(a: Any, b: Any, c: Any) -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rows=st.lists(st.dictionaries(st.sampled_from("xy"), values), min_size=2, max_size=6))
 @example(rows=[{"x": 4990.0}, {"x": 4999.0}, {"x": "none"}, {"x": 4990.0}])
-def test_a_dataset_does_not_depend_on_the_size_of_chunks(
+def test_a_dataset_does_not_depend_on_batch_size(
     rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """Which is that of its chunks."""
     found = []
     for size in (1, 2, len(rows)):
         disk = LocalFolder(str(tmp_path_factory.mktemp("out")))

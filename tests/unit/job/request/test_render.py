@@ -272,15 +272,6 @@ def test_which_columns_become_python_values(fields: dict[str, Any], columns: lis
     assert needed_columns(spec(**fields)) == columns
 
 
-def test_request_as_json_has_only_set_fields() -> None:
-    assert json.loads(Request(prompt="ü").as_json()) == {"prompt": "ü"}
-    chat = Request(messages=[{"role": "user", "content": "x"}], sampling={"n": 2})
-    assert json.loads(chat.as_json()) == {
-        "messages": [{"role": "user", "content": "x"}],
-        "sampling": {"n": 2},
-    }
-
-
 def test_long_reasons_are_cut() -> None:
     assert len(RowFailure.of("engine", ValueError("x" * 5000)).reason) == 1000
 

@@ -112,15 +112,6 @@ def test_idle_engines_count_until_their_replicas_join(pool: Pools, cluster: Clus
     assert asked.coming == 0
 
 
-def test_engines_that_are_to_be_made_are_not_counted(pool: Pools, cluster: Cluster) -> None:
-    cluster.holders = {"one": None}
-    asked = pool(most=2)
-    eventually(lambda: asked.engine_for(FIRST, "node"))
-    asked.joined(FIRST.process)
-    assert asked.engine_for(SECOND, "node") is None
-    assert asked.coming == 0
-
-
 def test_replicas_that_do_not_come_are_waited_for_a_while(
     pool: Pools, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
