@@ -205,3 +205,56 @@ class Task(ABC):
             return base(row)
 
         return render
+
+
+def with_failures(table: pa.Table, reasons: pa.Array, step: str) -> pa.Table:
+    """Rows of parts, where those with a reason have failed.
+
+    :param reasons: null for a row that stays as it is.
+    """
+    if reasons.null_count == len(reasons):
+        return table
+    failures = [
+        failure if reason is None else {"step": step, "reason": reason, "request": ""}
+        for failure, reason in zip(table["failure"].to_pylist(), reasons.to_pylist(), strict=True)
+    ]
+    place = table.schema.get_field_index("failure")
+    table = table.set_column(place, "failure", pa.array(failures, table.schema.field(place).type))
+    ok = pc.and_(table["ok"], pc.is_null(reasons))
+    return table.set_column(table.schema.get_field_index("ok"), "ok", ok)
+
+
+class PoolingTask(Task):
+    """A row yields numbers; see :class:`~airflow_provider_raybatch.job.tasks.base.Task` for the methods."""
+
+    @property
+    def token_fields(self) -> list[pa.Field]:
+        """The columns about a row's tokens."""
+        fields = [pa.field("input_tokens", pa.int64())]
+        if self.spec.on_overlong == "truncate":
+            fields.append(pa.field("truncated_prompt_tokens", pa.int64()))
+        return fields
+
+    def tokens(self, response: Response) -> dict[str, int]:
+        """The values of :attr:`token_fields`."""
+        return {field.name: getattr(response, field.name) for field in self.token_fields}
+
+    def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:
+        """See :meth:`Task.totals`."""
+        return Totals(int(pc.sum(pc.struct_field(outputs, "input_tokens")).as_py() or 0))
+
+
+def failure_of_numbers(response: Response, one: str, all_of_them: str) -> RowFailure | None:
+    """Why a response has no numbers that mean something; ``None`` if it has.
+
+    :param one: what the engine should have given, for the message; `all_of_them` has the numbers.
+    """
+    numbers = response.pooled
+    if numbers is None or numbers.ndim != 1 or not numbers.size:
+        return RowFailure("engine", f"the engine gave no {one}", response.input_tokens)
+    if not np.isfinite(numbers).all():
+        reason = (
+            f"the {all_of_them} has numbers that are not finite (NaN or infinite); try dtype='float32' in "
+        )
+        return RowFailure("engine", f"{reason}engine_args", response.input_tokens)
+    return None

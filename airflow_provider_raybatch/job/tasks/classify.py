@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raybatch.job.row import Response, RowFailure
-from airflow_provider_raybatch.job.tasks.pooled import PoolingTask, failure_of_numbers
+from airflow_provider_raybatch.job.tasks.base import PoolingTask, failure_of_numbers
 
 ONE, ALL = "probability", "probabilities"
 _LOGITS = {ONE: "logit", ALL: "logits"}
@@ -75,8 +75,7 @@ class Classify(PoolingTask):
             "label": response.labels[best],
             ONE: numbers[best],
             ALL: list(zip(response.labels, numbers.tolist(), strict=True)),
-            "input_tokens": response.input_tokens,
-            "truncated_prompt_tokens": response.truncated_prompt_tokens,
+            **self.tokens(response),
         }
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_provider_raybatch.job.row import Response, RowFailure
-from airflow_provider_raybatch.job.tasks.pooled import PoolingTask, failure_of_numbers
+from airflow_provider_raybatch.job.tasks.base import PoolingTask, failure_of_numbers
 
 VECTOR = "embedding"
 NUMBERS = {"float32": pa.float32(), "float16": pa.float16()}
@@ -55,11 +55,7 @@ class Embed(PoolingTask):
         return self
 
     def output(self, response: Response) -> dict[str, Any]:
-        return {
-            VECTOR: response.pooled,
-            "input_tokens": response.input_tokens,
-            "truncated_prompt_tokens": response.truncated_prompt_tokens,
-        }
+        return {VECTOR: response.pooled, **self.tokens(response)}
 
     def outputs(self, responses: Sequence[Response | None]) -> pa.StructArray:
         """As one array of numbers; a Python object for each would take most of a replica's time."""

@@ -15,11 +15,9 @@ from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN
 from airflow_provider_raybatch.job.input.json_types import Kind
 from airflow_provider_raybatch.job.media.image_types import holds_bytes
 from airflow_provider_raybatch.job.row import Response, RowFailure
-from airflow_provider_raybatch.job.tasks.base import Task, Totals
-from airflow_provider_raybatch.job.tasks.failed_rows import with_failures
+from airflow_provider_raybatch.job.tasks.base import Task, Totals, with_failures
 from airflow_provider_raybatch.job.tasks.optional_columns.groups import Groups
-from airflow_provider_raybatch.job.tasks.response_check import PARSE, checked
-from airflow_provider_raybatch.job.tasks.step_check import checked_in_step
+from airflow_provider_raybatch.job.tasks.response_check import PARSE, checked, checked_in_step
 from airflow_provider_raybatch.job.tasks.typed_columns import (
     arrow_types,
     column_kinds,

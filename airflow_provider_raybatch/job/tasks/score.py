@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raybatch.job.row import Response, RowFailure
-from airflow_provider_raybatch.job.tasks.pooled import PoolingTask, failure_of_numbers
+from airflow_provider_raybatch.job.tasks.base import PoolingTask, failure_of_numbers
 
 SCORES = "scores"
 _RANKED = pa.struct([("index", pa.int64()), ("score", pa.float32())])
@@ -53,11 +53,7 @@ class Score(PoolingTask):
         return names
 
     def output(self, response: Response) -> dict[str, Any]:
-        return {
-            SCORES: response.pooled,
-            "input_tokens": response.input_tokens,
-            "truncated_prompt_tokens": response.truncated_prompt_tokens,
-        }
+        return {SCORES: response.pooled, **self.tokens(response)}
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
         return failure_of_numbers(response, "score", "answer") or response

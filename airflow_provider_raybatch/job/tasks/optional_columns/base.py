@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -13,11 +12,11 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Completion, Response
 
 
-class OptionalColumns(ABC):
+class OptionalColumns:
     """A group of columns that only some jobs have. Picklable.
 
     A new group is a subclass in a module of its own, an entry in
-    :mod:`~airflow_provider_raybatch.job.tasks.optional_columns.registry`, and its columns in
+    :mod:`~airflow_provider_raybatch.job.tasks.optional_columns.groups`, and its columns in
     :attr:`~airflow_provider_raybatch.contract.spec.BatchInferenceSpec.optional_columns`. An engine puts what
     the columns are made of into `extra` of a response or of a completion.
 
@@ -45,14 +44,18 @@ class OptionalColumns(ABC):
 class ResponseColumns(OptionalColumns):
     """Columns that a row has once."""
 
-    @abstractmethod
     def arrays(self, responses: Sequence[Response]) -> list[pa.Array]:
-        """The values of `fields`."""
+        """The values of `fields`, by default those of the same names in `extra`."""
+        return _of_extra(responses, self.fields)
 
 
 class CompletionColumns(OptionalColumns):
     """Columns that each completion has: a row has those of its first, and `completions` those of all."""
 
-    @abstractmethod
     def arrays(self, completions: Sequence[Completion]) -> list[pa.Array]:
-        """The values of `fields`."""
+        """The values of `fields`, by default those of the same names in `extra`."""
+        return _of_extra(completions, self.fields)
+
+
+def _of_extra(found: Sequence[Response | Completion], fields: Sequence[pa.Field]) -> list[pa.Array]:
+    return [pa.array([one.extra.get(field.name) for one in found], field.type) for field in fields]

@@ -17,11 +17,14 @@ from airflow_provider_raybatch.job.tasks.optional_columns.base import (
     OptionalColumns,
     ResponseColumns,
 )
-from airflow_provider_raybatch.job.tasks.optional_columns.candidates import Candidates
-from airflow_provider_raybatch.job.tasks.optional_columns.cut_prompts import CutPrompts
 from airflow_provider_raybatch.job.tasks.optional_columns.logprobs import Logprobs, PromptLogprobs
 from airflow_provider_raybatch.job.tasks.optional_columns.reasoning import Reasoning
-from airflow_provider_raybatch.job.tasks.optional_columns.rejected import Rejected, RejectedCompletions
+from airflow_provider_raybatch.job.tasks.optional_columns.single_values import (
+    Candidates,
+    CutPrompts,
+    Rejected,
+    RejectedCompletions,
+)
 from airflow_provider_raybatch.job.tasks.optional_columns.tool_calls import ToolCalls
 
 GROUPS: list[type[OptionalColumns]] = [

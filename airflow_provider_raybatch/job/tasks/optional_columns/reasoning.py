@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -24,12 +24,6 @@ class Reasoning(CompletionColumns):
     """
 
     TYPES: ClassVar[dict[str, pa.DataType]] = {"reasoning": pa.string(), "reasoning_tokens": pa.int64()}
-
-    def arrays(self, completions: Sequence[Completion]) -> list[pa.Array]:
-        return [
-            pa.array([completion.extra.get(name) for completion in completions], kind)
-            for name, kind in self.TYPES.items()
-        ]
 
     def check(self, response: Response, sampling: Mapping[str, Any]) -> str | None:
         structured = sampling.get("structured_outputs") or {}

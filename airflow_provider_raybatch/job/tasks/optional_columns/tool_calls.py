@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -55,7 +55,3 @@ class ToolCalls(CompletionColumns):
             if why
             else None
         )
-
-    def arrays(self, completions: Sequence[Completion]) -> list[pa.Array]:
-        calls = [completion.extra.get(TOOL_CALLS_COLUMN) or None for completion in completions]
-        return [pa.array(calls, self.TYPES[TOOL_CALLS_COLUMN])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a response is not what was asked for, where its row goes on all the same."""
+"""Columns of one value each: tokens that were cut off, why a response is rejected, and what it is about."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN
+from airflow_provider_raybatch.contract.arguments.steps import CANDIDATE_COLUMN, REJECTED_COLUMN
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.row import Completion, Response
+from airflow_provider_raybatch.job.row import Response
 from airflow_provider_raybatch.job.tasks.optional_columns.base import CompletionColumns, ResponseColumns
+
+
+class CutPrompts(ResponseColumns):
+    """The column ``truncated_prompt_tokens``, where prompts may be cut."""
+
+    TYPES: ClassVar[dict[str, pa.DataType]] = {"truncated_prompt_tokens": pa.int64()}
+
+    def arrays(self, responses: Sequence[Response]) -> list[pa.Array]:
+        return [pa.array([response.truncated_prompt_tokens for response in responses], pa.int64())]
 
 
 class Rejected(ResponseColumns):
@@ -23,9 +32,6 @@ class Rejected(ResponseColumns):
         super().__init__(spec)
         self.fields = [] if spec.asks_several else self.fields
 
-    def arrays(self, responses: Sequence[Response]) -> list[pa.Array]:
-        return [pa.array([response.extra.get(REJECTED_COLUMN) for response in responses], pa.string())]
-
 
 class RejectedCompletions(CompletionColumns):
     """The column ``rejected`` of a step with several completions: that of a row is null if one is good."""
@@ -36,5 +42,11 @@ class RejectedCompletions(CompletionColumns):
         super().__init__(spec)
         self.fields = self.fields if spec.asks_several else []
 
-    def arrays(self, completions: Sequence[Completion]) -> list[pa.Array]:
-        return [pa.array([one.extra.get(REJECTED_COLUMN) for one in completions], pa.string())]
+
+class Candidates(CompletionColumns):
+    """The column ``candidate``: which completion of an earlier step an answer is about.
+
+    It is its place, from 0, among the completions as they stood when it was asked.
+    """
+
+    TYPES: ClassVar[dict[str, pa.DataType]] = {CANDIDATE_COLUMN: pa.int32()}
