@@ -15,7 +15,6 @@ from airflow_provider_raybatch.job.input.listing import SourceFile
 _HEAD = 4096
 _LINE = 1024 * 1024
 """Bytes of the first line that are kept, so that the file's beginning is not read again."""
-_ARROW = "Arrow IPC (Feather)"
 _NAMES = {"csv": "CSV", "jsonl": "JSON Lines"}
 _UNPACK = "unpack it"
 _EXPORT = "write it as Parquet, JSON Lines or CSV"
@@ -33,7 +32,7 @@ _SIGNS = [
         (rb".{257}ustar(\0|  \0)", "a tar archive", _UNPACK),
         (rb"ORC" + _NOT_TEXT, "ORC", _EXPORT),
         (rb"Obj\x01", "Avro", _EXPORT),
-        (rb"ARROW1\0\0|\xff{4}..\0\0", _ARROW, "set format='arrow'"),
+        (rb"ARROW1\0\0|\xff{4}..\0\0", "Arrow IPC (Feather)", "set format='arrow'"),
         (rb"SQLite format 3\0", "an SQLite database", _EXPORT),
         (rb".{8}DUCK..\0{6}", "a DuckDB database", _EXPORT),
         (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Excel workbook", "save it as CSV"),
@@ -87,23 +86,18 @@ def check_text(file: SourceFile, kind: str, stream: BinaryIO) -> None:
     stream.seek(0)
 
 
-def check_parquet(file: SourceFile, stream: BinaryIO) -> None:
-    """:raises PreflightError: names what the file is instead of Parquet."""
-    _check_binary(file, stream, "Parquet", "Parquet")
+def check_binary(file: SourceFile, stream: BinaryIO, name: str) -> None:
+    """Refuse a file that is something else than its format says.
 
-
-def check_arrow(file: SourceFile, stream: BinaryIO) -> None:
-    """:raises PreflightError: names what the file is instead of Arrow."""
-    _check_binary(file, stream, "Arrow", _ARROW)
-
-
-def _check_binary(file: SourceFile, stream: BinaryIO, name: str, sign: str) -> None:
+    :param name: of the format, ``Parquet`` or ``Arrow``.
+    :raises PreflightError: names what it is.
+    """
     found = real_format(stream)
     stream.seek(0)
     head = stream.read(_HEAD)
     if found is None and re.fullmatch(rb"(?!PAR1|ARROW1)[^\0-\x08\x0e-\x1a]+", head):
         found = "text", "set format to 'csv' or 'jsonl'"
-    if found and found[0] != sign:
+    if found and not found[0].startswith(name):
         raise PreflightError(f"source: {file.shown} is not {name} but {found[0]}; {found[1]}.")
 
 

@@ -83,31 +83,14 @@ def row_ends(stream: BinaryIO, start: int, delimiter: str = ",") -> Iterator[tup
         yield position, is_row
 
 
-def line_of_open_quote(stream: BinaryIO, offset: int, delimiter: str = ",") -> int:
-    """Number of the line, from 1, with the quote that the row at byte `offset` never closes."""
-    stream.seek(offset)
-    row = stream.read()
-    place = 0
-    while 0 <= place < len(row):
-        if row[place : place + 1] == b'"':
-            closing = _closing_quote(row, place + 1)
-            if closing < 0:
-                break
-            place = closing
-        place = row.find(delimiter.encode(), place) + 1 or len(row)
+def line_of(stream: BinaryIO, offset: int) -> int:
+    """Number of the line, from 1, in which byte `offset` lies."""
     stream.seek(0)
-    left, line = offset + place, 1
-    while left and (block := stream.read(min(left, _BLOCK))):
-        left -= len(block)
+    line = 1
+    while offset and (block := stream.read(min(offset, _BLOCK))):
+        offset -= len(block)
         line += block.count(b"\n")
     return line
-
-
-def _closing_quote(row: bytes, start: int) -> int:
-    """The first quote from `start` on that is not doubled, -1 if there is none."""
-    while (place := row.find(b'"', start)) >= 0 and row[place + 1 : place + 2] == b'"':
-        start = place + 2
-    return place
 
 
 def first_record(stream: BinaryIO, start: int, file: SourceFile) -> tuple[tuple[str, ...], int]:

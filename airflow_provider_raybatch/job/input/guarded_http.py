@@ -16,6 +16,7 @@ import http.client
 import io
 import ipaddress
 import socket
+import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -138,6 +139,15 @@ class GuardedRequest(urllib.request.Request):
         """Let a proxy of the environment fetch it."""
         self.is_proxied = True
         super().set_proxy(host, type)
+
+
+def untrusted(error: Exception) -> str:
+    """Why a server is not trusted, and what helps, as the end of a sentence; empty for any other error."""
+    cause = getattr(error, "reason", error)
+    if not isinstance(cause, ssl.SSLCertVerificationError):
+        return ""
+    remedy = "set SSL_CERT_FILE on the nodes to the authority's PEM file"
+    return f"its certificate is not trusted ({cause.verify_message}); {remedy}."
 
 
 def build_opener() -> urllib.request.OpenerDirector:

@@ -8,21 +8,25 @@ digest.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import email.utils
 import hashlib
 import http.client
-import ssl
 import string
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import IO
 from urllib.parse import quote, urlsplit
 
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.layout import SOURCES, SourceCopy, source_copy
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener
-from airflow_provider_raybatch.storage.errors import FULL, StorageError
+from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener, untrusted
+from airflow_provider_raybatch.storage.errors import FULL, StorageError, error_prefix
+from airflow_provider_raybatch.storage.folder import Folder
 
 MOST_BYTES = 64 * 2**30
 """Bytes of a file, as it comes over the network."""
@@ -141,15 +145,48 @@ def _check_size(url: str, size: int) -> None:
 
 def _error(url: str, error: Exception) -> StorageError:
     code = getattr(error, "code", None)
-    if isinstance(cause := getattr(error, "reason", error), ssl.SSLCertVerificationError):
-        return StorageError(
-            f"source: {shown_uri(url)} can't be read, its certificate is not trusted "
-            f"({cause.verify_message}); set SSL_CERT_FILE on the nodes to the authority's PEM file.",
-            FailureClass.USER_ERROR,
-        )
+    if why := untrusted(error):
+        return StorageError(f"source: {shown_uri(url)} can't be read, {why}", FailureClass.USER_ERROR)
     reason = f"the server answered {code}" if code else str(getattr(error, "reason", error))
     lasting = code is not None and 400 <= code < 500 and code not in (408, 429)
     return StorageError(
         f"source: {shown_uri(url)} can't be read, {reason}.",
         FailureClass.USER_ERROR if lasting else FailureClass.STORAGE,
+    )
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Those of one run.
+
+    :param folder: the destination.
+    :param run: as :func:`~airflow_provider_raybatch.contract.layout.run_name` gives it.
+    """
+
+    folder: Folder
+    run: str
+
+    def keep(self, content: IO[bytes], size: int, digest: str) -> str:
+        """Keep a copy of a source, unless an earlier attempt of the run has.
+
+        :param digest: of the content, 32 hex digits.
+        :returns: the copy's URI.
+        :raises StorageError: it can't be written.
+        """
+        with error_prefix("destination"):
+            for entry in self.folder.list(SOURCES):
+                there = source_copy(entry.path)
+                if there and (there.run, there.digest, entry.size) == (self.run, digest, size):
+                    return f"{self.folder.uri}/{there.path}"
+            began = f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%dT%H%M%S}"
+            path = SourceCopy(began, self.run, digest).path
+            self.folder.write(path, content)
+            return f"{self.folder.uri}/{path}"
+
+
+def scratch_error(what: str, error: OSError) -> StorageError:
+    """The error of a scratch file that can't be written; `what` begins its sentence."""
+    return StorageError(
+        f"source: {what} into {tempfile.gettempdir()} ({error.strerror or error}); make room there, or set "
+        "TMPDIR to another folder on the cluster's nodes."
     )

@@ -13,7 +13,6 @@ import http.client
 import os
 import random
 import re
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of, in_words
-from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener
+from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener, untrusted
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.retry import RETRY_LIMITS
 
@@ -185,9 +184,6 @@ def _asked_wait(headers: Message) -> float:
 
 
 def _check_certificate(url: str, error: Exception) -> None:
-    if isinstance(cause := getattr(error, "reason", error), ssl.SSLCertVerificationError):
-        raise StorageError(
-            f"source: {shown_uri(url)} can't be read, its certificate is not trusted "
-            f"({cause.verify_message}); set SSL_CERT_FILE on the nodes to the authority's PEM file.",
-            FailureClass.USER_ERROR,
-        ) from error
+    if why := untrusted(error):
+        said = f"source: {shown_uri(url)} can't be read, {why}"
+        raise StorageError(said, FailureClass.USER_ERROR) from error

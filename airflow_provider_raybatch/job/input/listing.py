@@ -9,9 +9,8 @@ import json
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TypeAlias
 
 from pydantic import SecretStr
@@ -28,11 +27,10 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of, nearest
 from airflow_provider_raybatch.job.input import http
-from airflow_provider_raybatch.job.input.copies import Copies, scratch_error
-from airflow_provider_raybatch.job.input.data_files import data_paths
+from airflow_provider_raybatch.job.input.http import Copies, scratch_error
 from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub
 from airflow_provider_raybatch.job.input.hub_http import refuse_source_out_of_reach
-from airflow_provider_raybatch.job.input.saved_datasets import saved_files
+from airflow_provider_raybatch.job.input.hugging_face import data_paths, saved_files
 from airflow_provider_raybatch.job.input.tables import Kinds, refuse_tables
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import RefusedError, StorageError, error_prefix
@@ -166,8 +164,7 @@ def resolve(
             found = [_behind(path, copies)]
         else:
             with error_prefix("source"):
-                expand = partial(_expand, wanted=wanted.format, secrets=(credentials, token))
-                found = _expand_as_written(path, partial(expand, known=known, left_out=left_out))
+                found = _expand(path, wanted.format, (credentials, token), known, left_out)
         for file in found:
             formats.setdefault(_checked_format(file, wanted), file.shown)
             files.append(file if wanted.csv_options is None else replace(file, csv=wanted.csv_options))
@@ -199,30 +196,6 @@ def _behind(url: str, copies: Copies | None) -> SourceFile:
         raise scratch_error(f"{shown_uri(url)} can't be copied", error) from error
 
 
-def _expand_as_written(path: str, expand: Callable[[str], list[SourceFile]]) -> list[SourceFile]:
-    """The files of a path.
-
-    :raises PreflightError: see :func:`resolve`; names the path in the Unicode form that is there.
-    """
-    try:
-        return expand(path)
-    except PreflightError:
-        for form in ("NFC", "NFD"):  # macOS writes names in NFD, and most else in NFC
-            other = unicodedata.normalize(form, path)
-            if other != path and _is_there(other, expand):
-                raise PreflightError(
-                    f"source: nothing is at {path}, but a name that looks the same is there in Unicode form "
-                    f"{form}; write {other!a}."
-                ) from None
-        raise
-
-
-def _is_there(path: str, expand: Callable[[str], list[SourceFile]]) -> bool:
-    with contextlib.suppress(PreflightError, StorageError):
-        return bool(expand(path))
-    return False
-
-
 def _expand(
     path: str, wanted: SourceFormat | None, secrets: _Secrets, known: Kinds, left_out: list[str]
 ) -> list[SourceFile]:
@@ -243,7 +216,7 @@ def _expand(
             )
         near = _nearest(place, inside)
         remedy = (
-            f"did you mean {near!r}?" if near else "check the path, and that the cluster's nodes can see it."
+            f"did you mean {near}?" if near else "check the path, and that the cluster's nodes can see it."
         )
         raise PreflightError(f"source: nothing is at {path}; {remedy}")
     if pattern is None and (published := _published(place, inside, entries)) is not None:
@@ -274,13 +247,20 @@ def _expand(
 
 
 def _nearest(place: ReadableFolder, inside: str) -> str | None:
-    """The name of a file or folder beside a missing one that is most like its own."""
+    """The name of a file or folder beside a missing one that is most like its own, quoted.
+
+    macOS writes names in Unicode's form NFD, and most else in NFC: those that look the same are escaped.
+    """
     parent, _, name = inside.rpartition("/")
     beside: list[str] = []
     with contextlib.suppress(StorageError):
         beside = [entry.path.rpartition("/")[2] for entry in place.list(parent, 1)]
         beside += place.folders(parent) if isinstance(place, (LocalFolder, S3Folder)) else []
-    return nearest(name, beside)
+    forms = {unicodedata.normalize("NFC", one): one for one in beside if one != name}
+    if same := forms.get(unicodedata.normalize("NFC", name)):
+        return ascii(same)
+    near = nearest(name, beside)
+    return near and repr(near)
 
 
 def _below(place: ReadableFolder, inside: str, pattern: str | None) -> Sequence[Entry]:

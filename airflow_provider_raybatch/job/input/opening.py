@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.content import real_format
-from airflow_provider_raybatch.job.input.copies import scratch_error
+from airflow_provider_raybatch.job.input.http import scratch_error
 from airflow_provider_raybatch.job.input.hub import HubFolder
 from airflow_provider_raybatch.job.input.listing import SourceFile, open_place
 from airflow_provider_raybatch.storage.entry import Entry

@@ -245,7 +245,7 @@ def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look
                 "column to another type, or leave it out."
             ) from error
         except (pa.ArrowInvalid, OSError) as error:
-            content.check_parquet(file, stream)
+            content.check_binary(file, stream, "Parquet")
             raise PreflightError(
                 f"source: {file.shown} is not a readable Parquet file ({_first_line(error)}); write it again."
             ) from error
@@ -263,7 +263,7 @@ def _look_arrow(file: SourceFile, credentials: AwsCredentials | None) -> _Look:
         try:
             schema, batches = arrow_batches.batches(stream)
         except (arrow_batches.ArrowFileError, pa.ArrowException) as error:
-            content.check_arrow(file, stream)
+            content.check_binary(file, stream, "Arrow")
             raise PreflightError(
                 f"source: {file.shown} can't be read as Arrow ({_first_line(error)}); write it again, or as "
                 "Parquet."
@@ -309,10 +309,10 @@ def _look_text(file: SourceFile, kind: SourceFormat, credentials: AwsCredentials
                 f"source: {file.shown} is not {'CSV' if is_csv else 'JSONL'}, {error}; {why}"
             ) from error
         except csv_records.OpenQuoteError as error:
-            line = csv_records.line_of_open_quote(stream, error.offset, file.delimiter)
+            line = csv_records.line_of(stream, error.offset)
             raise PreflightError(
-                f"source: {file.shown} ends inside a quoted field that begins in line {line}; close the "
-                "quote there, or write the file again if it was cut off."
+                f"source: {file.shown} ends inside a quoted field of the row that begins in line {line}; "
+                "close the quote there, or write the file again if it was cut off."
             ) from error
         if kind == "jsonl":  # a broken line of a batch file is answered, as the first one is
             content.check_lines(file, stream, start, first, sum(look.sizes))

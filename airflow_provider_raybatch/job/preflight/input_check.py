@@ -22,9 +22,9 @@ from airflow_provider_raybatch.contract.text import count_of, nearest
 from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
-from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.csv_records import OTHER_DELIMITERS
-from airflow_provider_raybatch.job.input.data_files import split_note
+from airflow_provider_raybatch.job.input.http import Copies
+from airflow_provider_raybatch.job.input.hugging_face import split_note
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
 from airflow_provider_raybatch.job.input.partitions import Partition, partitions

@@ -245,7 +245,7 @@ def test_no_kind_of_request_is_quoted(job: Job, name: str, given: dict[str, Any]
             "prompt: the source has no column 'text'; if a file has no header, ",
         ),
         (f"{CANARY},{CANARY}\n1,x\n", "has a column 2 times; rename all but one"),
-        (f'id,text\n1,"{CANARY}\n2,x\n', "ends inside a quoted field that begins in line 2"),
+        (f'id,text\n1,"{CANARY}\n2,x\n', "ends inside a quoted field of the row that begins in line 2"),
         (f"id,text\n1,{CANARY}\xff,x\n2,{CANARY}\n", ""),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.job.input import http, opening
-from airflow_provider_raybatch.job.input.copies import Copies
+from airflow_provider_raybatch.job.input.http import Copies
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.storage.errors import StorageError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``datasets`` has saved, on disk and in S3: the files and the order that its state names."""
+"""What ``datasets`` has saved: the files and the order that its state names, and splits by their names."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input.hugging_face import split_note
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -89,3 +90,26 @@ def test_a_state_that_is_cut_off_is_refused(folder: Folder) -> None:
         PreflightError, match=r"has a state\.json that is not a JSON object; save the dataset"
     ):
         listed(folder, "ds")
+
+
+@pytest.mark.parametrize(
+    ("files", "told", "example"),
+    [
+        (["data/dev-00000-of-00001.x", "data/train-00000-of-00001.x"], ["dev", "train"], None),
+        (["train/0.x", "train/1.x", "val/0.x"], ["train", "validation"], "train/"),
+        (["en/train/0.x", "fr/train/0.x", "fr/eval/0.x"], ["train", "test"], "en/train/0.x"),
+        (["my-test.x", "my-train_1.x", "my-train_2.x"], ["test", "train"], "my-train_*"),
+        (["training.x", "testing.x", "x.x"], ["train", "test"], "training.x"),
+        (["train_test/a.x", "test.x", "other/b.x"], [], None),
+        (["trained.x", "latest.x", "contest/dev2x.x"], [], None),
+        (["data/part-00000-of-00002.x", "data/part-00001-of-00002.x"], [], None),
+        (["test/a.x"], [], None),
+    ],
+)
+def test_splits_are_told_by_their_names(files: list[str], told: list[str], example: str | None) -> None:
+    for place in ("s3://lake/train/", "hf://datasets/acme/test@main/", "/dev/"):
+        note = split_note([place + file for file in files], [10] * len(files))
+        assert [name for name in ("dev", "train", "validation", "test") if f"{name} (" in note] == sorted(
+            told, key=("dev", "train", "validation", "test").index
+        )
+        assert note.endswith(f"such as {place}{example}" if example else "")

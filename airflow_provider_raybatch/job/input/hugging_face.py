@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a folder that are data, and the splits they are of, by the rules of Hugging Face ``datasets``."""
+"""Folders as Hugging Face ``datasets`` has them: the files that are data, and their splits.
+
+``state.json`` names the files that ``save_to_disk`` has written. Other Arrow files may lie there: shards of
+an earlier save, and caches that ``map`` has left.
+"""
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
+from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.folder import ReadableFolder
 
-_NOT_DATA = frozenset({
-    "README.md",
-    "config.json",
-    "dataset_info.json",
-    "dataset_infos.json",
-    "dataset_dict.json",
-})
+_STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
+_NOT_DATA = frozenset({"README.md", "config.json", _INFO, "dataset_infos.json", _DICT})
 _JSON = re.compile(r"\.json(?:\.gz|\.zst)?$", re.IGNORECASE)
 _FIRST = ("parquet", "jsonl", "csv", "arrow")
 """The order of formats of which a folder has equally many files."""
@@ -28,6 +32,63 @@ _SPLITS = {
 _SPLIT_OF = {word: split for split, words in _SPLITS.items() for word in words}
 _WORD = re.compile(rf"(?<![^-._ 0-9])(?:{'|'.join(_SPLIT_OF)})(?![^-._ 0-9])")
 _SHARD = re.compile(r".*/data/([^/]+)-\d{5}-of-\d{5}[^/]*")
+
+
+def saved_files(place: ReadableFolder, inside: str, entries: Sequence[Entry]) -> list[Entry] | None:
+    """The files of the dataset that was saved in a folder, in its order; ``None`` for any other folder.
+
+    :param inside: the folder's path in `place`.
+    :param entries: what was listed below it.
+    :raises PreflightError: it has several splits, lacks a file, or its rows are not its files' rows.
+    """
+    prefix = f"{inside}/" if inside else ""
+    there = {entry.path.removeprefix(prefix): entry for entry in entries}
+    uri = f"{place.uri.rstrip('/')}/{inside}"
+    if not {_STATE, _INFO} <= there.keys():
+        if _DICT in there:
+            _refuse_splits(uri, _document(place, there[_DICT], uri))
+        return None
+    state = _document(place, there[_STATE], uri)
+    if state.get("_indices_data_files"):
+        raise PreflightError(
+            f"source: {uri} was saved with an indices mapping, as old versions of datasets do, so its files "
+            "have rows that the dataset lacks; load it with datasets, and save it again."
+        )
+    names = [_name(one) for one in _list(state.get("_data_files"))]
+    missing = next((name for name in names if name not in there), None)
+    if missing is not None:
+        raise PreflightError(
+            f"source: {uri} lacks {missing}, which its {_STATE} lists; copy or save the dataset whole."
+        )
+    return [there[name] for name in names]
+
+
+def _refuse_splits(uri: str, found: dict[str, Any]) -> None:
+    names = [name for name in _list(found.get("splits")) if isinstance(name, str)]
+    example = f", such as {uri}/{names[0]}" if names else ""
+    raise PreflightError(
+        f"source: {uri} is a DatasetDict with the splits {', '.join(names) or 'of no name'}; name the folder "
+        f"of one{example}."
+    )
+
+
+def _document(place: ReadableFolder, entry: Entry, uri: str) -> dict[str, Any]:
+    try:
+        found = json.loads(place.read(entry.path))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        name = entry.path.rpartition("/")[2]
+        raise PreflightError(f"source: {uri} has a {name} that is not a JSON object; save the dataset again.")
+    return found
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _name(file: Any) -> str:
+    return str(file.get("filename")) if isinstance(file, dict) else str(file)
 
 
 def data_paths(
