@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row may make the cluster read.
+"""What a row may make the cluster read, and how much of it.
 
 Rows come from anywhere. The cluster's credentials, disks and network are the user's. So a reference is read
 only below a folder, or from a host, that the user named; everything else is refused before any request.
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -225,3 +226,36 @@ def _check_names(uri: str, names: Sequence[str]) -> None:
 
 def _refused(uri: str, why: str) -> ImageError:
     return ImageError(f"{shown_image(uri)} {why}")
+
+
+def check_size(size: int, name: str, access: ImageAccess) -> None:
+    """:raises ImageError: `size` bytes are too many; `name` begins its sentence."""
+    if size > access.most_bytes:
+        raise ImageError(
+            f"{name} has more than the {count_of(access.most_bytes, 'byte')} of max_image_bytes; make it "
+            "smaller, or raise max_image_bytes"
+        )
+
+
+def joined(blocks: Iterable[bytes], name: str, access: ImageAccess, deadline: float) -> bytes:
+    """The content of an image, taken block by block.
+
+    :param name: begins the sentences of errors.
+    :param deadline: by `time.monotonic`.
+    :raises ImageError: it is too large, or not complete at the deadline.
+    """
+    content = bytearray()
+    for block in blocks:
+        content += block
+        check_size(len(content), name, access)
+        if time.monotonic() > deadline:
+            raise too_slow(name, access)
+    return bytes(content)
+
+
+def too_slow(name: str, access: ImageAccess) -> ImageError:
+    """The error of an image that is not complete in time."""
+    return ImageError(
+        f"{name} did not arrive within the {access.timeout:g} s of image_timeout; check where it lies, or "
+        "raise image_timeout"
+    )

@@ -19,8 +19,8 @@ from airflow_provider_raybatch.job.media.allowed import (
     DiskFile,
     ImageAccess,
     Reference,
+    check_size,
 )
-from airflow_provider_raybatch.job.media.bounded import check_size
 from airflow_provider_raybatch.job.media.in_bucket import object_version, read_object
 from airflow_provider_raybatch.job.media.on_disk import read_file
 from airflow_provider_raybatch.job.media.on_web import read_url

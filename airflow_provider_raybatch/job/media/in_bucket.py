@@ -7,8 +7,13 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator
 
-from airflow_provider_raybatch.job.media.allowed import BucketObject, ImageAccess, shown_image
-from airflow_provider_raybatch.job.media.bounded import check_size, joined
+from airflow_provider_raybatch.job.media.allowed import (
+    BucketObject,
+    ImageAccess,
+    check_size,
+    joined,
+    shown_image,
+)
 from airflow_provider_raybatch.job.row import ImageError
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError, is_of_one_object

@@ -14,8 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from airflow_provider_raybatch.job.media.allowed import DiskFile, ImageAccess, shown_image
-from airflow_provider_raybatch.job.media.bounded import check_size, joined
+from airflow_provider_raybatch.job.media.allowed import DiskFile, ImageAccess, check_size, joined, shown_image
 from airflow_provider_raybatch.job.row import ImageError
 from airflow_provider_raybatch.storage.errors import StorageError, local_errors
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import socket
-import ssl
 import time
 from collections.abc import Iterator
 from urllib.error import HTTPError, URLError
@@ -21,9 +20,16 @@ from airflow_provider_raybatch.job.input.guarded_http import (
     GuardedRequest,
     NotFollowedError,
     build_opener,
+    untrusted,
 )
-from airflow_provider_raybatch.job.media.allowed import ImageAccess, WebFile, shown_image
-from airflow_provider_raybatch.job.media.bounded import check_size, joined, too_slow
+from airflow_provider_raybatch.job.media.allowed import (
+    ImageAccess,
+    WebFile,
+    check_size,
+    joined,
+    shown_image,
+    too_slow,
+)
 from airflow_provider_raybatch.job.row import ImageError
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.retry import RETRY_LIMITS
@@ -79,7 +85,9 @@ def _read(url: str, access: ImageAccess, deadline: float) -> bytes:
             raise _UnreachableError(said) from error
         raise ImageError(f"{name} can't be read, {said}; check the URL") from error
     except URLError as error:  # before the request is sent; after that errors come as they are
-        raise _unreachable(name, error) from error
+        if why := untrusted(error):
+            raise StorageError(f"{name}: can't read it, {why}", FailureClass.USER_ERROR) from error
+        raise _UnreachableError(str(error.reason)) from error
     except socket.gaierror as error:
         raise _UnreachableError(error.strerror or "its name has no address") from error
     except TimeoutError as error:
@@ -87,16 +95,6 @@ def _read(url: str, access: ImageAccess, deadline: float) -> bytes:
     except (OSError, http.client.HTTPException, ValueError) as error:
         said = plain_reason(error)
         raise ImageError(f"{name} can't be read ({said}); check the URL and its server") from error
-
-
-def _unreachable(name: str, error: URLError) -> Exception:
-    if isinstance(error.reason, ssl.SSLCertVerificationError):
-        return StorageError(
-            f"{name}: can't read it, its certificate is not trusted ({error.reason.verify_message}); set "
-            "SSL_CERT_FILE on the nodes to the authority's PEM file.",
-            FailureClass.USER_ERROR,
-        )
-    return _UnreachableError(str(error.reason))
 
 
 def _promised(answer: http.client.HTTPResponse) -> int | None:

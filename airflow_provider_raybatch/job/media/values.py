@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The images that a value of a row stands for: content, references, or lists of these."""
+"""The images of a row: those that a column's value stands for, and those of content parts of messages."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import cut_to
 from airflow_provider_raybatch.job.media.fetch import content_version
-from airflow_provider_raybatch.job.row import Image, ImageError
+from airflow_provider_raybatch.job.row import IMAGE_PART, Image, ImageError
 
 DATA = "data:"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _READ = ("s3", "https", "file")
-_BASE64 = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
-"""How the Base64 of an image begins, by its format."""
+_BASE64 = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")
+"""How the Base64 of an image begins, as JPEG, PNG, GIF and WEBP."""
 _LONGEST_SHOWN = 100
+WHAT = "a content part of type 'image_url'"
+_KINDS = frozenset({"image", "image_url"})
 
 
 def images_of(value: Any, what: str) -> list[Image]:
@@ -57,11 +60,10 @@ def image_at(text: str, what: str) -> Image:
             f"{what} has the reference {_shown(text)}, and images are read from s3://, file:// and https://; "
             "copy it there"
         )
-    for begins, kind in _BASE64.items():
-        if text.startswith(begins) and len(text) > _LONGEST_SHOWN:
-            raise ImageError(
-                f"{what} has Base64 without its type; write 'data:image/{kind};base64,' before it, or bytes"
-            )
+    if text.startswith(_BASE64) and len(text) > _LONGEST_SHOWN:
+        raise ImageError(
+            f"{what} has Base64 without its type; write 'data:image/...;base64,' before it, or bytes"
+        )
     if scheme is None and not text.startswith("/"):
         raise ImageError(
             f"{what} has the text {_shown(text)}, which is neither an absolute path nor a URI; give bytes, "
@@ -98,7 +100,11 @@ def _image_of(value: Any, what: str) -> Image | None:
         return None
     if isinstance(value, str):
         return image_at(value, what)
-    raise ImageError(
+    raise _no_image(value, what)
+
+
+def _no_image(value: Any, what: str) -> ImageError:
+    return ImageError(
         f"{what} has {shown(value)}, which is not an image; give bytes, a struct with bytes, or a reference"
     )
 
@@ -107,12 +113,10 @@ def _of_struct(value: dict[str, Any], what: str) -> Image | None:
     content, path = value.get("bytes"), value.get("path")
     if isinstance(content, (bytes, bytearray, memoryview)):
         return _with_content(bytes(content), what)
-    if content is not None:
-        raise ImageError(f"{what} has 'bytes' that are {type(content).__name__}; write them as binary")
-    if path is None or path == "":
+    if content is not None or not isinstance(path, (str, type(None))):
+        raise _no_image(value, what)
+    if not path:
         return None
-    if not isinstance(path, str):
-        raise ImageError(f"{what} has the path {shown(path)}, which is not text; write a reference")
     if "/" not in path[:1] and _SCHEME.match(path) is None and not path.startswith(DATA):
         raise ImageError(
             f"{what} has the path {_shown(path)} and no bytes, and a relative path has no place here; write "
@@ -138,3 +142,63 @@ def _list_in(text: str, what: str) -> Any:
 
 def _shown(text: str) -> str:
     return shown(cut_to(_LONGEST_SHOWN, shown_uri(text)))
+
+
+def taken(messages: Sequence[Any]) -> tuple[list[Any], list[Image | None]]:
+    """The chat with an :data:`IMAGE_PART` for each image, and the images in order.
+
+    :param messages: with parts in OpenAI's form, ``{"type": "image_url", "image_url": {"url": ...}}``, or
+        with the URL itself as vLLM takes it; or with ``{"type": "image"}``. They stay as they are.
+    :returns: ``None`` in place of an image of the last form, which another column has.
+    :raises ImageError: a part is not one of these.
+    """
+    images: list[Image | None] = []
+    return [_taken(message, images) for message in messages], images
+
+
+def count_in(messages: Sequence[Any]) -> int:
+    """How many images a chat has that :func:`taken` has made."""
+    contents = (message.get("content") for message in messages)
+    return sum(content.count(IMAGE_PART) for content in contents if isinstance(content, list))
+
+
+def url_of(part: dict[str, Any]) -> str:
+    """What a part of type ``image_url`` names; `detail` is a hint that no open model takes.
+
+    :raises ImageError: it names nothing.
+    """
+    given = part.get("image_url")
+    url = given.get("url") if isinstance(given, dict) else given
+    if not isinstance(url, str) or not url:
+        raise ImageError(f"{WHAT} has no URL; write it as {{'image_url': {{'url': '...'}}}}")
+    return url
+
+
+def _taken(message: Any, images: list[Image | None]) -> Any:
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list) or not any(map(_is_image, content)):
+        return message
+    parts = []
+    for part in content:
+        if _is_image(part):
+            images.append(_image(part))
+            part = dict(IMAGE_PART)
+        parts.append(part)
+    return {**message, "content": parts}
+
+
+def _is_image(part: Any) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and kind in _KINDS
+
+
+def _image(part: dict[str, Any]) -> Image | None:
+    if part["type"] == "image_url":
+        return image_at(url_of(part), WHAT)
+    if part != IMAGE_PART:
+        others = ", ".join(repr(name) for name in part if name != "type")[:100]
+        raise ImageError(
+            f"a content part of type 'image' has {others}, and it only marks the place of an image of the "
+            "columns in images; write an image in the chat as a part of type 'image_url'"
+        )
+    return None

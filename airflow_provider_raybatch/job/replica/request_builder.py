@@ -11,7 +11,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.table import as_text
 from airflow_provider_raybatch.job.media.allowed import ImageAccess
-from airflow_provider_raybatch.job.media.versions import versioned
+from airflow_provider_raybatch.job.media.load import versioned
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.render import Render, needed_columns, render_all

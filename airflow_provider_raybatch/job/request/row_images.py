@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.media.parts import count_in, taken
-from airflow_provider_raybatch.job.media.values import images_of
+from airflow_provider_raybatch.job.media.values import count_in, images_of, taken
 from airflow_provider_raybatch.job.row import IMAGE_PART, Image, RenderError, Request
 
 PlaceImages: TypeAlias = Callable[[Request, Mapping[str, Any]], Request]

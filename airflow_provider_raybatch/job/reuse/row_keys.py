@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.media.allowed import image_access
-from airflow_provider_raybatch.job.media.versions import versioned
+from airflow_provider_raybatch.job.media.load import versioned
 from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Chunk, Source
 from airflow_provider_raybatch.job.media.allowed import image_access
-from airflow_provider_raybatch.job.media.versions import versioned
+from airflow_provider_raybatch.job.media.load import versioned
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
 from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.request import keys
