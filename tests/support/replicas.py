@@ -34,8 +34,7 @@ from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica import worker as worker_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
-from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.request.repetitions import Repetitions
+from airflow_provider_raybatch.job.request.keys import Keyer, Repetitions
 from airflow_provider_raybatch.job.row_order import buckets, regroup
 from airflow_provider_raybatch.job.row_order.grouping import Grouping
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.preview import MOST_CHARACTERS, ShownMessage
 from airflow_provider_raybatch.contract.text import clean, cut_to
-from airflow_provider_raybatch.job.request.render import text_of
+from airflow_provider_raybatch.job.request.messages import text_of
 from airflow_provider_raybatch.job.row import RenderError, Request
 
 

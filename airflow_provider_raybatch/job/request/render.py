@@ -16,13 +16,12 @@ from airflow_provider_raybatch.contract.arguments.openai_batch import LINE_COLUM
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, column_text
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.request.messages import is_map, messages_of, text_of
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.pairs import pair_renderer
 from airflow_provider_raybatch.job.request.row_images import image_placer
 from airflow_provider_raybatch.job.request.row_text import is_blank, is_blank_row, not_blank
-from airflow_provider_raybatch.job.request.sharegpt import as_chat
 from airflow_provider_raybatch.job.row import (
-    IMAGE_PART,
     NOT_ASKED,
     BlankRowError,
     ImageError,
@@ -31,8 +30,6 @@ from airflow_provider_raybatch.job.row import (
     RowFailure,
 )
 
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
-"""Types of a message's content parts that vLLM reads as text."""
 _OTHER_SERVERS = frozenset({"HttpRequestProcessorConfig", "ServeDeploymentProcessorConfig"})
 """Processors of Ray Data LLM that send chats unchanged to a server, which may take more."""
 _LONGEST_NAME = 100
@@ -231,89 +228,6 @@ def load_function(path: str, argument: str = "prompt_function", what: str = "fun
     return function  # type: ignore[no-any-return]  # callable() narrows Any only to Any
 
 
-def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
-    """The chat in a column's value: a list of messages, or that list as a JSON string.
-
-    :raises RenderError: there is none.
-    """
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise RenderError(f"{what} is a string, but no JSON list of messages ({error})") from None
-    if value is None:
-        raise RenderError(f"{what} is null")
-    if not isinstance(value, list):
-        raise RenderError(f"{what} is {type(value).__name__}, not a list of messages")
-    if not value:
-        raise RenderError(f"{what} has no message in it")
-    messages = [as_chat(_without_nulls(_with_objects(message)), what) for message in value]
-    for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise RenderError(f"{what} has a message without a role")
-        if "content" not in message and "tool_calls" not in message:
-            raise RenderError(f"{what} has a message without content")
-    return messages
-
-
-def text_of(content: Any) -> str:
-    """A message's content as one text; parts in OpenAI's form are joined by newlines, as in vLLM.
-
-    :raises RenderError: a part is neither text nor :data:`IMAGE_PART`, which is left out.
-    """
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise RenderError(
-            f"a message's content is {type(content).__name__}; give a text or a list of text parts"
-        )
-    return "\n".join(_text_of_part(part) for part in content if part != IMAGE_PART)
-
-
-def _text_of_part(part: Any) -> str:
-    if isinstance(part, str):
-        return part
-    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-    if kind not in _TEXT_PARTS:
-        raise RenderError(
-            f"a message has a content part of type {kind!r}, and only text and images are sent to the model; "
-            "leave it out"
-        )
-    text = part.get(kind if kind in {"refusal", "thinking"} else "text")
-    if not isinstance(text, str):
-        raise RenderError(f"a message has a content part of type {kind!r} without a text")
-    return text
-
-
-def _with_objects(value: Any) -> Any:
-    """A value with a dict for each Arrow map: DuckDB and Spark write a chat as a list of maps."""
-    if isinstance(value, list):
-        inner = [_with_objects(one) for one in value]
-        return dict(inner) if _is_map(value) else inner
-    if isinstance(value, tuple):
-        return tuple(map(_with_objects, value))
-    if isinstance(value, dict):
-        return {name: _with_objects(inner) for name, inner in value.items()}
-    return value
-
-
-def _is_map(value: Any) -> bool:
-    """Whether a value was an Arrow map, which Python gets as a list of pairs; nothing else has tuples."""
-    are_pairs = isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value)
-    return bool(value) and are_pairs
-
-
-def _without_nulls(value: Any) -> Any:
-    """A value without the nulls that Arrow adds to structs, except in the arguments of a tool call."""
-    if isinstance(value, dict):
-        return {
-            name: inner if name == "arguments" else _without_nulls(inner)
-            for name, inner in value.items()
-            if inner is not None
-        }
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
-
-
 def _system(text: str | None) -> Callable[[Mapping[str, Any]], list[dict[str, Any]]]:
     if not text:
         return lambda row: []
@@ -351,7 +265,7 @@ def _sampling_of(value: Any, what: str) -> dict[str, Any]:
             value = json.loads(value)
         except ValueError as error:
             raise RenderError(f"{what} is a string, but no JSON object ({error})") from None
-    if _is_map(value):
+    if is_map(value):
         value = dict(value)
     if not isinstance(value, dict):
         raise RenderError(f"{what} is {type(value).__name__}, not an object of sampling parameters")

@@ -17,7 +17,7 @@ import ray
 
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.request.repetitions import Repetitions
+from airflow_provider_raybatch.job.request.keys import Repetitions
 from airflow_provider_raybatch.job.row_order import buckets
 from airflow_provider_raybatch.job.row_order.grouping import ByAdapter, ByLength, ByPrefix, Grouping
 from airflow_provider_raybatch.job.row_order.prefixes import LONG

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.request.repetitions import Repetitions
+from airflow_provider_raybatch.job.request.keys import Repetitions
 from airflow_provider_raybatch.job.row_order.buckets import Bucket
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, RowIndex
 

@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, look_back
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.request.repetitions import Repetitions
+from airflow_provider_raybatch.job.request.keys import Repetitions
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import WorkItem, work
 from airflow_provider_raybatch.storage.folder import LocalFolder

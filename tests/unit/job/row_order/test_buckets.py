@@ -23,8 +23,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.request.repetitions import Repetitions
+from airflow_provider_raybatch.job.request.keys import Keyer, Repetitions
 from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.buckets import Bucket, BucketKeys, Cut, Gathered, buckets, slices
 from airflow_provider_raybatch.job.row_order.grouping import ByLength, ByPrefix, Grouping

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of a chat in a column: as of OpenAI's API, or as of ShareGPT, with `from` and `value`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow_provider_raybatch.job.row import IMAGE_PART, RenderError
+
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
+"""Types of a message's content parts that vLLM reads as text."""
+_ROLES = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "assistant": "assistant",
+}
+"""Role by ShareGPT's ``from``."""
+
+
+def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
+    """The chat in a column's value: a list of messages, or that list as a JSON string.
+
+    :raises RenderError: there is none.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise RenderError(f"{what} is a string, but no JSON list of messages ({error})") from None
+    if value is None:
+        raise RenderError(f"{what} is null")
+    if not isinstance(value, list):
+        raise RenderError(f"{what} is {type(value).__name__}, not a list of messages")
+    if not value:
+        raise RenderError(f"{what} has no message in it")
+    messages = [_as_chat(_without_nulls(_with_objects(message)), what) for message in value]
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise RenderError(f"{what} has a message without a role")
+        if "content" not in message and "tool_calls" not in message:
+            raise RenderError(f"{what} has a message without content")
+    return messages
+
+
+def text_of(content: Any) -> str:
+    """A message's content as one text; parts in OpenAI's form are joined by newlines, as in vLLM.
+
+    :raises RenderError: a part is neither text nor :data:`IMAGE_PART`, which is left out.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise RenderError(
+            f"a message's content is {type(content).__name__}; give a text or a list of text parts"
+        )
+    return "\n".join(_text_of_part(part) for part in content if part != IMAGE_PART)
+
+
+def _as_chat(message: Any, what: str) -> Any:
+    """A message of ShareGPT with the names of a chat, without its other fields; any other value as it is.
+
+    :param what: begins the sentence of an error.
+    :raises RenderError: who said it is not known.
+    """
+    if not isinstance(message, dict) or "role" in message or "from" not in message:
+        return message
+    said_by = message["from"]
+    if not isinstance(said_by, str) or said_by not in _ROLES:
+        raise RenderError(f"{what} has a message from {said_by!r}, and only {', '.join(_ROLES)} have a role")
+    return {"role": _ROLES[said_by], **({"content": message["value"]} if "value" in message else {})}
+
+
+def _text_of_part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if kind not in _TEXT_PARTS:
+        raise RenderError(
+            f"a message has a content part of type {kind!r}, and only text and images are sent to the model; "
+            "leave it out"
+        )
+    text = part.get(kind if kind in {"refusal", "thinking"} else "text")
+    if not isinstance(text, str):
+        raise RenderError(f"a message has a content part of type {kind!r} without a text")
+    return text
+
+
+def _with_objects(value: Any) -> Any:
+    """A value with a dict for each Arrow map: DuckDB and Spark write a chat as a list of maps."""
+    if isinstance(value, list):
+        inner = [_with_objects(one) for one in value]
+        return dict(inner) if is_map(value) else inner
+    if isinstance(value, tuple):
+        return tuple(map(_with_objects, value))
+    if isinstance(value, dict):
+        return {name: _with_objects(inner) for name, inner in value.items()}
+    return value
+
+
+def is_map(value: Any) -> bool:
+    """Whether a value was an Arrow map, which Python gets as a list of pairs; nothing else has tuples."""
+    are_pairs = isinstance(value, list) and all(isinstance(one, tuple) and len(one) == 2 for one in value)
+    return bool(value) and are_pairs
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value without the nulls that Arrow adds to structs, except in the arguments of a tool call."""
+    if isinstance(value, dict):
+        return {
+            name: inner if name == "arguments" else _without_nulls(inner)
+            for name, inner in value.items()
+            if inner is not None
+        }
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
