@@ -151,6 +151,6 @@ def test_messages_of_servers_are_asked_again(fields: dict[str, Any]) -> None:
 def test_parsers_of_tools() -> None:
     from vllm.tool_parsers import ToolParserManager
 
-    from airflow_provider_raybatch.job.engine import vllm_compat_tools
+    from airflow_provider_raybatch.job.engine import vllm_compat_parsers
 
-    assert vllm_compat_tools.tool_parsers() == sorted(ToolParserManager.list_registered())
+    assert vllm_compat_parsers.tool_parsers() == sorted(ToolParserManager.list_registered())

@@ -15,11 +15,12 @@ from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import most_prompt_tokens, overlong
 from airflow_provider_raybatch.job.engine.image_prompts import ImagePrompts
 from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, within
-from airflow_provider_raybatch.job.request.render import text_of
+from airflow_provider_raybatch.job.request.messages import text_of
 from airflow_provider_raybatch.job.request.row_text import shortened
 from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, special_tokens_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
+S = TypeVar("S")
 T = TypeVar("T")
 RenderChat = Callable[[list[dict[str, Any]]], "str | list[int]"]
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
@@ -205,8 +206,8 @@ def chat_encoder(spec: BatchInferenceSpec, tokenizer: Any, config: Any, renderer
     )
 
 
-def of_each(texts: list[str], tokenize: Callable[[list[str]], Iterable[T]]) -> list[T | RowFailure]:
-    """What a tokeniser makes of each text; where it fails for several, one by one."""
+def of_each(texts: list[S], tokenize: Callable[[list[S]], Iterable[T]]) -> list[T | RowFailure]:
+    """What a tokeniser makes of each text, or pair of texts; where it fails for several, one by one."""
     if not texts:
         return []
     try:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokeniser of long texts, which cuts each into chunks that a pooling model takes."""
+"""Tokenisers of rows that get several vectors: of a long text in chunks, or of a list of texts."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
@@ -105,3 +106,42 @@ class ChunkEncoder(TextEncoder):
         if not chunks:
             return RowFailure("tokenize", "the text has no token but white space, and has no vector")
         return Chunks(chunks)
+
+
+class ListEncoder(TextEncoder):
+    """Of embedding lines of OpenAI batch files: token ids of one text, :class:`Chunks` of several."""
+
+    def encode(self, requests: Sequence[Request]) -> list[Any]:
+        """Token ids of each request, or why it has none: a list fails as a whole."""
+        texts = [
+            [one.prompt or ""] if one.messages is None else [str(each["content"]) for each in one.messages]
+            for one in requests
+        ]
+        alone = iter(super().encode([Request(prompt=text) for some in texts for text in some]))
+        out: list[Any] = []
+        for request, some in zip(requests, texts, strict=True):
+            made: list[Any] = [next(alone) for _ in some]
+            failed = next((one for one in made if isinstance(one, RowFailure)), None)
+            if request.messages is None or failed is not None:
+                out.append(failed or made[0])
+            else:
+                each = zip(some, made, strict=True)
+                out.append(Chunks([TextChunk(text, 0, len(ids), ids) for text, ids in each]))
+        return out
+
+    def longest(self, ids: Any) -> int:
+        """Tokens of the text, or of the longest one of a list."""
+        return ids.longest if isinstance(ids, Chunks) else len(ids)
+
+    def fitted(self, request: Request, ids: Any, context: int, max_tokens: Any) -> Any:
+        """See the base; each text of a list is cut for itself."""
+        if not isinstance(ids, Chunks):
+            return super().fitted(request, ids, context, max_tokens)
+        kept = []
+        for chunk in ids.chunks:
+            fitted = super().fitted(request, chunk.ids, context, max_tokens)
+            if isinstance(fitted, RowFailure):
+                return fitted
+            kept.append(replace(chunk, ids=fitted, tokens=len(fitted)))
+        made = Chunks(kept)
+        return ids if len(made) == len(ids) else made

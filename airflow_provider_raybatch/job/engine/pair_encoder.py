@@ -12,8 +12,8 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
 from airflow_provider_raybatch.job.engine.base import too_long
-from airflow_provider_raybatch.job.engine.chunk_encoder import ChunkEncoder
-from airflow_provider_raybatch.job.engine.list_encoder import ListEncoder
+from airflow_provider_raybatch.job.engine.chat import of_each
+from airflow_provider_raybatch.job.engine.chunk_encoder import ChunkEncoder, ListEncoder
 from airflow_provider_raybatch.job.engine.text_encoder import TextEncoder, text_encoder
 from airflow_provider_raybatch.job.engine.token_ids import within
 from airflow_provider_raybatch.job.request.pairs import DOCUMENT, QUERY, pair_of
@@ -115,17 +115,13 @@ class PairEncoder(TextEncoder):
         )
         return found
 
-    def _pairs(self, texts: Sequence[tuple[str, str]]) -> list[Pair | RowFailure]:
-        if not texts:
-            return []
-        try:
-            found = self._tokenised(texts)
-            types = found.get("token_type_ids") or [None] * len(texts)
-            return [self._pair(*one) for one in zip(found["input_ids"], types, strict=True)]
-        except Exception as error:  # a tokeniser or a template may raise anything
-            if len(texts) == 1:
-                return [RowFailure.of("tokenize", error)]
-            return [pair for one in texts for pair in self._pairs([one])]
+    def _pairs(self, texts: list[tuple[str, str]]) -> list[Pair | RowFailure]:
+        return of_each(texts, self._made)
+
+    def _made(self, texts: Sequence[tuple[str, str]]) -> list[Pair | RowFailure]:
+        found = self._tokenised(texts)
+        types = found.get("token_type_ids") or [None] * len(texts)
+        return [self._pair(*one) for one in zip(found["input_ids"], types, strict=True)]
 
     def _tokenised(self, texts: Sequence[tuple[str, str]]) -> Mapping[str, Any]:
         found: Mapping[str, Any]

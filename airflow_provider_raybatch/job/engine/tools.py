@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.arguments.tools import BROKEN_CALL, TOOL_CALLS_COLUMN
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import vllm_compat_tools
+from airflow_provider_raybatch.job.engine import vllm_compat_parsers
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.row import Completion, Response
 
@@ -32,8 +32,8 @@ class ToolCaller:
         self._tokenizer = tokenizer
         name = str(spec.tool_call_parser)
         try:
-            self._kind = vllm_compat_tools.tool_parser(name)
-            request = vllm_compat_tools.tool_request(tools_of(spec), spec.tool_choice)
+            self._kind = vllm_compat_parsers.tool_parser(name)
+            request = vllm_compat_parsers.tool_request(tools_of(spec), spec.tool_choice)
             self._tools = request.tools
             self._request = self._kind(tokenizer, self._tools).adjust_request(request)
         except Exception as error:  # each parser raises its own
@@ -41,7 +41,7 @@ class ToolCaller:
                 f"tool_call_parser: {name!r} does not fit this model and its tools ({short(error)}); take "
                 "the parser of the model's family."
             ) from error
-        self.sampling: dict[str, Any] = vllm_compat_tools.constraint_of(self._request)
+        self.sampling: dict[str, Any] = vllm_compat_parsers.constraint_of(self._request)
 
     def added(self, response: Response) -> Response:
         """The response with the calls of each completion."""

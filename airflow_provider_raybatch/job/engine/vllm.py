@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_media, vllm_compat_reasoning
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_media, vllm_compat_parsers
 from airflow_provider_raybatch.job.engine.adapters import EngineAdapters
 from airflow_provider_raybatch.job.engine.base import EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.chat import chat_encoder
@@ -32,7 +32,7 @@ from airflow_provider_raybatch.job.engine.logprobs import LogprobReader
 from airflow_provider_raybatch.job.engine.reasoning import ReasoningSplitter
 from airflow_provider_raybatch.job.engine.tools import ToolCaller
 from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
-from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm
+from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm, sizes_of
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
 _MOST_KINDS = 1024
@@ -119,7 +119,8 @@ class VllmEngine(StartedVllm):
         self._callers = {step: ToolCaller(one, tokenizer) for step, one in offering if one.calls_tools}
         self._reason(spec)
         self._forget_params()
-        self.info = _info(config, self._defaults)
+        sizes = {**sizes_of(config), "kv_cache_tokens": vllm_compat.kv_cache_tokens(config.cache_config)}
+        self.info = EngineInfo(self._defaults, sizes, {"vllm": vllm_compat.installed_version()})
 
     def _reason(self, spec: BatchInferenceSpec) -> None:
         """Tell reasoning from answers, where the spec names a parser."""
@@ -127,22 +128,18 @@ class VllmEngine(StartedVllm):
         if spec.splits_reasoning:
             variables = spec.chat_template_kwargs
             self._splitter = ReasoningSplitter(
-                vllm_compat_reasoning.reasoning_parser(
+                vllm_compat_parsers.reasoning_parser(
                     spec.reasoning_parser, self._tokenizer, variables, spec.reasoning_plugin
                 ),
-                vllm_compat_reasoning.any_request(),
+                vllm_compat_parsers.any_request(),
                 self._tokenizer,
             )
-            self._about_grammar = vllm_compat_reasoning.grammar_arguments(self._llm, variables)
+            self._about_grammar = vllm_compat_parsers.grammar_arguments(self._llm, variables)
         self._detokenizer = Detokenizer(self._tokenizer, keeps_special=spec.splits_reasoning)
 
     async def prepare(self) -> None:
         if self._loras is None:
             self._loras = await self._adapters.load(self._llm, self._spec)
-
-    def renewed(self, spec: BatchInferenceSpec) -> VllmEngine:
-        self._serve(spec)
-        return self
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
         encoded: list[Any] = []
@@ -321,18 +318,6 @@ class VllmEngine(StartedVllm):
             response = self._logprobs.added(response, raw.output)
         caller = self._callers.get(raw.asked.step)
         return response if caller is None else caller.added(response)
-
-
-def _info(config: Any, defaults: dict[str, Any]) -> EngineInfo:
-    cache, scheduler, model = config.cache_config, config.scheduler_config, config.model_config
-    sizes = {
-        "max_model_len": int(model.max_model_len),
-        "max_num_seqs": int(scheduler.max_num_seqs),
-        "max_num_batched_tokens": int(scheduler.max_num_batched_tokens),
-        "kv_cache_tokens": vllm_compat.kv_cache_tokens(cache),
-        "enforce_eager": bool(model.enforce_eager),
-    }
-    return EngineInfo(defaults, sizes, {"vllm": vllm_compat.installed_version()})
 
 
 def _response(raw: _Raw, texts: Iterator[str]) -> Response:

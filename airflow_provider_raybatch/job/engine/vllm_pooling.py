@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.engine.chunk_encoder import Chunks
 from airflow_provider_raybatch.job.engine.pair_encoder import Pair, Pairs, pooling_encoder
 from airflow_provider_raybatch.job.engine.text_chunks import failure_of, response_of
-from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm
+from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm, sizes_of
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 _PIECES_AHEAD = 2
@@ -53,24 +53,14 @@ class VllmPoolingEngine(StartedVllm):
     def _serve(self, spec: BatchInferenceSpec) -> None:
         self._spec = spec
         config = self._llm.vllm_config
-        model, scheduler = config.model_config, config.scheduler_config
+        model, sizes = config.model_config, sizes_of(config)
         self._context = int(model.max_model_len)
         classifies = spec.model_task == "classify"
         self._labels = vllm_compat_pooling.labels_of(model) if classifies else None
         renderer = vllm_compat.renderer_of(self._llm)
         self._encoder = pooling_encoder(spec, self._llm.get_tokenizer(), model, renderer)
-        self._room = asyncio.Semaphore(_PIECES_AHEAD * int(scheduler.max_num_seqs))
-        sizes = {
-            "max_model_len": self._context,
-            "max_num_seqs": int(scheduler.max_num_seqs),
-            "max_num_batched_tokens": int(scheduler.max_num_batched_tokens),
-            "enforce_eager": bool(model.enforce_eager),
-        }
+        self._room = asyncio.Semaphore(_PIECES_AHEAD * sizes["max_num_seqs"])
         self.info = EngineInfo({}, sizes, {"vllm": vllm_compat.installed_version()})
-
-    def renewed(self, spec: BatchInferenceSpec) -> VllmPoolingEngine:
-        self._serve(spec)
-        return self
 
     async def prepare(self) -> None:
         """Check what a model's files leave open, and its engine tells.

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo
-from airflow_provider_raybatch.job.engine.own_log import OwnLog
 from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 from airflow_provider_raybatch.job.failures.diagnosis import reason_of, start_failure
 from airflow_provider_raybatch.job.row import RowFailure
@@ -23,6 +24,9 @@ _TRIES, _PAUSE = 3, 5.0
 _OF_NEIGHBOURS = ("Error in memory profiling", "Free memory on device")
 """Of vLLM, where another engine on the GPU ended while this one measured, or has not freed its memory yet:
 its processes may outlive its actor for a moment."""
+_ERROR = re.compile(r"\b((?:[A-Za-z_][\w.]*)?(?:Error|Exception)): (.+)$")
+_GENERIC = ("initialization failed", "See root cause above", "See stack trace for root cause")
+_MOST_BYTES = 2_000_000
 
 
 class StartedVllm(ABC):
@@ -41,6 +45,10 @@ class StartedVllm(ABC):
     @abstractmethod
     def _serve(self, spec: BatchInferenceSpec) -> None:
         """Take requests of this spec."""
+
+    def renewed(self, spec: BatchInferenceSpec) -> Any:
+        self._serve(spec)
+        return self
 
     @property
     def is_dead(self) -> bool:
@@ -78,6 +86,17 @@ class StartedVllm(ABC):
         return final
 
 
+def sizes_of(config: Any) -> dict[str, Any]:
+    """What a report shows of any engine of this config, vLLM's own."""
+    model, scheduler = config.model_config, config.scheduler_config
+    return {
+        "max_model_len": int(model.max_model_len),
+        "max_num_seqs": int(scheduler.max_num_seqs),
+        "max_num_batched_tokens": int(scheduler.max_num_batched_tokens),
+        "enforce_eager": bool(model.enforce_eager),
+    }
+
+
 def _started(args: Mapping[str, Any], tries: int) -> Any:
     """VLLM's engine.
 
@@ -94,3 +113,38 @@ def _started(args: Mapping[str, Any], tries: int) -> Any:
         print(f"num_gpus: the engine starts once more ({cause}).", file=sys.stderr, flush=True)
         time.sleep(_PAUSE)
     raise AssertionError("unreachable")
+
+
+class OwnLog:
+    """Remembers where stdout and stderr stood, to find what this process's children wrote since.
+
+    Errors in vLLM's own processes reach the parent only as "see root cause above". In a Ray worker, "above"
+    is a log file on the node.
+    """
+
+    def __init__(self) -> None:
+        self._starts = {path: path.stat().st_size for path in _files()}
+
+    def root_cause(self) -> str | None:
+        """The first error written since, as ``Class: text``; ``None`` without one or without a log file."""
+        for path, start in self._starts.items():
+            with path.open("rb") as file:
+                file.seek(start)
+                text = file.read(_MOST_BYTES).decode(errors="replace")
+            for line in text.splitlines():
+                found = _ERROR.search(line)
+                if found and not any(mark in line for mark in _GENERIC):
+                    return f"{found.group(1)}: {found.group(2)}"
+        return None
+
+
+def _files() -> list[Path]:
+    paths = []
+    for descriptor in (1, 2):
+        try:
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        except OSError:
+            continue
+        if path.is_file() and path not in paths:
+            paths.append(path)
+    return paths

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from airflow_provider_raybatch.contract.digest import json_digest
-from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Engine, Renewable
 from airflow_provider_raybatch.job.engine_process import server
@@ -53,6 +52,4 @@ def open_engine(
     if proxy is not None:
         proxy.open(spec, opener(spec), identity(spec, files))
         return proxy
-    if spec.engine == "ray_data_llm":
-        raise SpecError("engine: 'ray_data_llm' runs as Ray Data stages, and has no engine to open.")
     return opener(spec)(spec, spans_nodes)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import gpu_lock
+from airflow_provider_raybatch.job.engine import gpu
 from airflow_provider_raybatch.job.engine.base import Renewable
 from airflow_provider_raybatch.job.engine.image_processors import AT_ONCE
 from airflow_provider_raybatch.job.engine_process import fork_server
@@ -139,7 +139,7 @@ def open_echo(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Renewable:
     """Start an echo here."""
     from airflow_provider_raybatch.job.engine.echo import EchoEngine
 
-    with gpu_lock.starting(spec):
+    with gpu.starting(spec):
         return EchoEngine(spec, spans_nodes)
 
 
@@ -149,11 +149,11 @@ def open_vllm(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Renewable:
     if spec.pools:
         from airflow_provider_raybatch.job.engine.vllm_pooling import VllmPoolingEngine
 
-        with gpu_lock.starting(spec):
+        with gpu.starting(spec):
             return VllmPoolingEngine(spec, spans_nodes)
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
 
-    with gpu_lock.starting(spec):
+    with gpu.starting(spec):
         return VllmEngine(spec, spans_nodes=spans_nodes)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_reasoning
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_parsers
 from airflow_provider_raybatch.job.engine.reasoning import BEGINS, ENDS, left_tags
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.row import Request
@@ -55,11 +55,11 @@ def _refuse_reasoning_before_json(
 def _check_parser(spec: BatchInferenceSpec, tokenizer: Any) -> str:
     name = spec.reasoning_parser
     try:
-        parser = vllm_compat_reasoning.reasoning_parser(
+        parser = vllm_compat_parsers.reasoning_parser(
             name, tokenizer, spec.chat_template_kwargs, spec.reasoning_plugin
         )
     except Exception as error:  # each parser raises its own
-        known = vllm_compat_reasoning.parser_names()
+        known = vllm_compat_parsers.parser_names()
         if name not in known:
             raise PreflightError(f"engine_args: {_unknown(name, known)}.") from None
         raise PreflightError(
@@ -67,7 +67,7 @@ def _check_parser(spec: BatchInferenceSpec, tokenizer: Any) -> str:
             "parser of the model's family, or remove it if the model does not reason."
         ) from error
     try:
-        left = list(left_tags(parser, vllm_compat_reasoning.any_request()))
+        left = list(left_tags(parser, vllm_compat_parsers.any_request()))
     except Exception as error:
         raise PreflightError(
             f"engine_args: reasoning_parser {name!r} can't split a text ({short(error)}); name another."

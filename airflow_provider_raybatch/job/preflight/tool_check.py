@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_tools
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_parsers
 from airflow_provider_raybatch.job.engine.token_ids import check_end
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.request.json_schema import check_schema
@@ -29,7 +29,7 @@ def check_tools(spec: BatchInferenceSpec) -> None:
                 except ValueError as error:
                     where = f"{_where(step)}tools: {number}: function: parameters"
                     raise PreflightError(f"{where} {error}.") from None
-    name, known = spec.tool_call_parser, vllm_compat_tools.tool_parsers()
+    name, known = spec.tool_call_parser, vllm_compat_parsers.tool_parsers()
     if name is not None and known and name not in known:
         near = nearest(name, known)
         meant = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}."

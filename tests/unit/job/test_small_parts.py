@@ -89,7 +89,7 @@ class TestUtilisation:
 
 LOGGED = """
 import sys
-from airflow_provider_raybatch.job.engine.own_log import OwnLog
+from airflow_provider_raybatch.job.engine.vllm_started import OwnLog
 print("ValueError: of another engine, earlier", flush=True)
 log = OwnLog()
 for line in {lines!r}:

@@ -13,8 +13,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
-from airflow_provider_raybatch.job.engine.adapter_files import local_folder
-from airflow_provider_raybatch.job.engine.adapters import EngineAdapters
+from airflow_provider_raybatch.job.engine.adapters import EngineAdapters, local_folder
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support.adapters import save_adapter

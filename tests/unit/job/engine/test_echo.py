@@ -145,11 +145,6 @@ def test_log_has_starts_of_requests_that_never_end(tmp_path: Path, pattern: str)
     assert (started["event"], started["prompt"]) == ("start", "a bad one")
 
 
-def test_engine_that_runs_as_ray_data_stages_is_not_opened() -> None:
-    with pytest.raises(SpecError, match="runs as Ray Data stages"):
-        open_engine(spec(engine="ray_data_llm"))
-
-
 def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run finds quickly what vLLM would refuse; without vLLM it names what it could not check."""
     from airflow_provider_raybatch.job.engine import vllm_compat

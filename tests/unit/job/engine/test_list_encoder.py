@@ -6,8 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_provider_raybatch.job.engine.chunk_encoder import Chunks
-from airflow_provider_raybatch.job.engine.list_encoder import ListEncoder
+from airflow_provider_raybatch.job.engine.chunk_encoder import Chunks, ListEncoder
 from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec

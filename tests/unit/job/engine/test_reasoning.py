@@ -21,7 +21,7 @@ from tests.support.specs import spec
 from tests.support.vllm_engine import vllm_engine
 
 pytest.importorskip("vllm")
-from airflow_provider_raybatch.job.engine import vllm_compat_reasoning
+from airflow_provider_raybatch.job.engine import vllm_compat_parsers
 
 TOKENIZER = MODELS["qwen"].tokenizer()
 CALLER = MODELS["qwen"].tokenizer()
@@ -31,7 +31,7 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "
 
 
 def splitter(name: str, tokenizer: Any = TOKENIZER, **variables: Any) -> ReasoningSplitter:
-    parser = vllm_compat_reasoning.reasoning_parser(name, tokenizer, variables)
+    parser = vllm_compat_parsers.reasoning_parser(name, tokenizer, variables)
     return ReasoningSplitter(parser, None, tokenizer)
 
 

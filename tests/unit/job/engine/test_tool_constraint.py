@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.engine.vllm_compat_tools import constraint_of
+from airflow_provider_raybatch.job.engine.vllm_compat_parsers import constraint_of
 
 ARGUMENTS = {
     "type": "object",

@@ -16,7 +16,7 @@ from tests.support.specs import spec
 from tests.support.tools import ADD, tool
 
 pytest.importorskip("vllm")
-from airflow_provider_raybatch.job.engine import vllm_compat_tools
+from airflow_provider_raybatch.job.engine import vllm_compat_parsers
 from airflow_provider_raybatch.job.engine.tools import ToolCaller
 
 TOKENIZER = MODELS["qwen"].tokenizer()
@@ -74,11 +74,11 @@ def test_text_in_which_the_parser_finds_no_call_is_the_answer(
 
 
 def test_parser_that_raises_fails_the_row_without_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Raising(vllm_compat_tools.tool_parser("hermes")):  # type: ignore[misc]
+    class Raising(vllm_compat_parsers.tool_parser("hermes")):  # type: ignore[misc]
         def parse(self, *args: Any, **options: Any) -> Any:
             raise KeyError("arguments")
 
-    monkeypatch.setattr(vllm_compat_tools, "tool_parser", lambda name: Raising)
+    monkeypatch.setattr(vllm_compat_parsers, "tool_parser", lambda name: Raising)
     found = answered("<tool_call>{}</tool_call>")
     assert isinstance(found, RowFailure)
     assert found.reason == (

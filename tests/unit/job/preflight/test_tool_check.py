@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.engine import vllm_compat_tools
+from airflow_provider_raybatch.job.engine import vllm_compat_parsers
 from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps
 from airflow_provider_raybatch.job.preflight.tool_check import check_calls, check_tools
 from airflow_provider_raybatch.job.row import Request
@@ -47,14 +47,14 @@ def test_broken_tools_of_a_step_are_named_with_it() -> None:
 
 
 def test_unknown_tool_call_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_compat_tools, "tool_parsers", lambda: ["hermes", "mistral"])
+    monkeypatch.setattr(vllm_compat_parsers, "tool_parsers", lambda: ["hermes", "mistral"])
     monkeypatch.setattr("airflow_provider_raybatch.job.engine.vllm_compat.installed_version", lambda: "0.29")
     job = {"engine": "vllm", "tools": [ADD]}
     for name, meant in {"HERMS": "did you mean 'hermes'?", "xyz": "it has hermes, mistral."}.items():
         with pytest.raises(PreflightError) as refused:
             check_tools(spec(**job, tool_call_parser=name))
         assert str(refused.value) == f"tool_call_parser: vLLM 0.29 has no parser {name!r}; {meant}"
-    monkeypatch.setattr(vllm_compat_tools, "tool_parsers", list)  # without vLLM
+    monkeypatch.setattr(vllm_compat_parsers, "tool_parsers", list)  # without vLLM
     assert check_tools(spec(**job, tool_call_parser="xyz")) is None
 
 

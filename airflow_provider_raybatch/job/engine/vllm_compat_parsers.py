@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of vLLM for tools that vLLM does not promise to keep."""
+"""Names of vLLM's parsers, of tools and of reasoning, that vLLM does not promise to keep."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import copy
+import inspect
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -79,3 +80,43 @@ def _compact(part: Any) -> Any:
         return part
     inner = {name: value if name == "json_schema" else _compact(value) for name, value in part.items()}
     return {**inner, _BLANKS: 1} if inner.get(_BLANKS, 0) is None else inner
+
+
+def parser_names() -> list[str]:
+    """Of all reasoning parsers."""
+    from vllm.reasoning import ReasoningParserManager
+
+    return list(ReasoningParserManager.list_registered())
+
+
+def reasoning_parser(name: str, tokenizer: Any, variables: Mapping[str, Any], plugin: str = "") -> Any:
+    """The parser that splits texts into reasoning and answer.
+
+    :param variables: of the chat template, by which some parsers know whether the model reasons.
+    :param plugin: file with a parser of the user's; empty for none.
+    :raises Exception: no parser has this name, or the tokenizer lacks its tags.
+    """
+    from vllm.reasoning import ReasoningParserManager
+
+    if plugin:
+        ReasoningParserManager.import_reasoning_parser(plugin)
+    made = ReasoningParserManager.get_reasoning_parser(name)
+    return made(tokenizer, chat_template_kwargs=dict(variables))
+
+
+def any_request() -> Any:
+    """A request for parsers, which read nothing of it where a response has no tools."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    return ChatCompletionRequest(messages=[{"role": "user", "content": ""}])
+
+
+def grammar_arguments(llm: Any, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``generate`` for the engine's own parser, which tells where a grammar begins.
+
+    :param variables: of the chat template.
+    """
+    name = "reasoning_parser_kwargs"
+    if name not in inspect.signature(llm.generate).parameters:
+        return {}
+    return {name: {"chat_template_kwargs": dict(variables)}}

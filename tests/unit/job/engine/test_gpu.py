@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.engine import gpu_lock
+from airflow_provider_raybatch.job.engine import gpu as module
 from tests.support.replicas import eventually
 from tests.support.specs import spec
 
@@ -22,7 +22,7 @@ HALF = spec(num_gpus=0.5)
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The GPU of this process is 3; a folder stands for the machine's shared memory."""
-    monkeypatch.setattr(gpu_lock, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(module, "_SHARED_MEMORY", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
 
 
@@ -39,7 +39,7 @@ class Start(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with gpu_lock.starting(**self._arguments):
+        with module.starting(**self._arguments):
             self.begun.set()
             assert self.started.wait(60)
 
@@ -71,7 +71,7 @@ def test_the_second_start_waits_for_the_first(capsys: pytest.CaptureFixture[str]
 
 
 def test_engines_on_other_gpus_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    with gpu_lock.starting(HALF):
+    with module.starting(HALF):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
         other = Start()
         assert other.begun.wait(60)
@@ -80,7 +80,7 @@ def test_engines_on_other_gpus_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("fields", [{}, {"num_gpus": 1}])
 def test_engines_with_whole_gpus_do_not_wait(fields: dict[str, Any], tmp_path: Path) -> None:
-    with gpu_lock.starting(HALF):
+    with module.starting(HALF):
         whole = Start(spec=spec(**fields))
         assert whole.begun.wait(60)
         whole.end()
@@ -88,7 +88,7 @@ def test_engines_with_whole_gpus_do_not_wait(fields: dict[str, Any], tmp_path: P
 
 def test_a_hanging_start_is_not_waited_for_for_ever(capsys: pytest.CaptureFixture[str]) -> None:
     """At most half of the time in which the job may make no progress."""
-    with gpu_lock.starting(HALF):
+    with module.starting(HALF):
         impatient = Start(spec=spec(num_gpus=0.5, no_progress_timeout=0.4))
         assert impatient.begun.wait(60)
         impatient.end()
@@ -98,10 +98,10 @@ def test_a_hanging_start_is_not_waited_for_for_ever(capsys: pytest.CaptureFixtur
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys, time\n"
-        "from airflow_provider_raybatch.job.engine import gpu_lock\n"
+        "from airflow_provider_raybatch.job.engine import gpu as module\n"
         "from tests.support.specs import spec\n"
-        "gpu_lock._SHARED_MEMORY = pathlib.Path(sys.argv[1])\n"
-        "with gpu_lock.starting(spec(num_gpus=0.5)):\n"
+        "module._SHARED_MEMORY = pathlib.Path(sys.argv[1])\n"
+        "with module.starting(spec(num_gpus=0.5)):\n"
         "    print('alone', flush=True)\n"
         "    time.sleep(300)\n"
     )
@@ -110,7 +110,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
         assert holder.stdout is not None
         holder.stdout.readline()
         waiting = Start()
-        time.sleep(2 * gpu_lock._POLL)
+        time.sleep(2 * module._POLL)
         assert not waiting.begun.is_set()
         holder.kill()
         assert waiting.begun.wait(60)
@@ -121,8 +121,8 @@ def test_an_engine_starts_where_no_lock_can_be(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another user has planted a link under the name."""
-    path = gpu_lock._path("3")
+    path = module._path("3")
     path.symlink_to(tmp_path / "elsewhere")
-    with gpu_lock.starting(HALF):
+    with module.starting(HALF):
         assert "GPU 3: no lock can be made (" in capsys.readouterr().err
     assert not (tmp_path / "elsewhere").exists()
