@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_raybatch.job.planning.gpus import Gpu, gpu_named
+from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
+from airflow_provider_raybatch.job.planning.model_shape import ModelShape, shape_of
 from tests.support.programs import program
 
 KV_CACHE = program("benchmarks/throughput/kv_cache.py", "kv_cache")
@@ -63,3 +66,22 @@ MIXTRAL_8X7B: dict[str, Any] = {
     "max_position_embeddings": 32_768,
     "sliding_window": None,
 }
+
+
+def gpu(name: str) -> Gpu:
+    """Return what is known of a GPU."""
+    found = gpu_named(name)
+    assert found is not None
+    return found
+
+
+def shaped(config: str | dict[str, Any]) -> ModelShape:
+    """Return the shape of a config, or of one of :data:`SHAPES`."""
+    shape = shape_of(SHAPES[config] if isinstance(config, str) else config)
+    assert shape is not None
+    return shape
+
+
+def sizes(config: str | dict[str, Any], stored: int | None = None, **fields: Any) -> ModelSizes:
+    """Return the sizes of a model; see :func:`shaped`."""
+    return ModelSizes(shaped(config), stored, **fields)

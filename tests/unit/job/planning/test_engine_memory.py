@@ -14,23 +14,10 @@ from airflow_provider_raybatch.job.planning.engine_memory import (
     sizes_of,
     weights_of_gpu,
 )
-from airflow_provider_raybatch.job.planning.gpus import GIB, Gpu, gpu_named
-from airflow_provider_raybatch.job.planning.model_shape import ModelShape, shape_of
-from tests.support.model_configs import DEEPSEEK_V3, QWEN3_30B_A3B, SHAPES
+from airflow_provider_raybatch.job.planning.gpus import GIB
+from tests.support.model_configs import DEEPSEEK_V3, QWEN3_30B_A3B, SHAPES, gpu, shaped
 
 LONG, SHORT = {"max_model_len": 131_072}, {"max_model_len": 8192}
-
-
-def shaped(config: dict[str, Any]) -> ModelShape:
-    shape = shape_of(config)
-    assert shape is not None
-    return shape
-
-
-def gpu(name: str) -> Gpu:
-    found = gpu_named(name)
-    assert found is not None
-    return found
 
 
 def sized(config: dict[str, Any], accelerator_type: str = "H200", **engine_args: Any) -> EngineSizes:
@@ -148,7 +135,7 @@ def test_sizes_of_a_step(
     ],
 )
 def test_an_argument_of_unknown_effect_ends_all_claims(engine_args: dict[str, Any]) -> None:
-    assert sizes_of(engine_args, shaped(SHAPES["8B"]), gpu("H200")) is None
+    assert sizes_of(engine_args, shaped("8B"), gpu("H200")) is None
 
 
 def test_an_unknown_quantisation_ends_all_claims() -> None:

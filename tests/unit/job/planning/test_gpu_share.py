@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many engines fit beside each other on a GPU, and which part of its memory each has."""
+"""How many engines fit beside each other on a GPU, which part of its memory each has, and what fits there."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import pytest
 
 from airflow_provider_raybatch.job.planning import fit
 from airflow_provider_raybatch.job.planning.engine_memory import DEFAULT_UTILIZATION
-from airflow_provider_raybatch.job.planning.gpu_share import OUTSIDE, utilization_of, with_utilization
-from airflow_provider_raybatch.job.planning.gpus import Gpu, gpu_named
-from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words, times
+from airflow_provider_raybatch.job.planning.gpu_share import (
+    OUTSIDE,
+    share_refusal,
+    smallest_share,
+    utilization_of,
+    with_utilization,
+)
+from airflow_provider_raybatch.job.planning.gpus import known_gpus
+from airflow_provider_raybatch.job.planning.model_fit import fit_of
+from airflow_provider_raybatch.job.planning.node_groups import times
 from airflow_provider_raybatch.job.planning.plan import ClusterView
+from tests.support.approved import AssertSentences
 from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled, plan
-
-
-def gpu(name: str) -> Gpu:
-    found = gpu_named(name)
-    assert found is not None
-    return found
+from tests.support.model_configs import gpu, sizes
 
 
 @pytest.mark.parametrize("name", ["T4", "L4", "H100", "H200"])
@@ -44,25 +47,21 @@ def test_memory_that_the_user_sets_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "amount", "found"),
+    ("room", "amount", "resource", "found"),
     [
-        (1, 0.5, 2),
-        (2, 0.6, 2),
-        (8, 0.3, 24),
-        (1.5, 0.5, 3),
-        (0.5, 0.6, 0),
-        (1, 0.1, 10),
-        (7, 2, 3),
-        (1, 1, 1),
+        (1, 0.5, "GPU", 2),
+        (2, 0.6, "GPU", 2),
+        (2, 0.6, "CPU", 3),
+        (8, 0.3, "GPU", 24),
+        (1.5, 0.5, "GPU", 3),
+        (0.5, 0.6, "GPU", 0),
+        (1, 0.1, "GPU", 10),
+        (7, 2, "GPU", 3),
     ],
 )
-def test_shares_are_counted_gpu_by_gpu(room: float, amount: float, found: int) -> None:
-    """Ray takes a share from one GPU, so what is left of two GPUs holds none."""
-    assert times(room, amount, "GPU") == found
-
-
-def test_rests_of_several_cpus_are_room() -> None:
-    assert times(2, 0.6, "CPU") == 3
+def test_shares_are_counted_gpu_by_gpu(room: float, amount: float, resource: str, found: int) -> None:
+    """Ray takes a share from one GPU: what is left of two holds none, and rests of CPUs are room."""
+    assert times(room, amount, resource) == found
 
 
 @pytest.mark.parametrize(
@@ -103,5 +102,30 @@ def test_a_share_beside_which_no_other_fits_is_told() -> None:
     assert shown["reason"] == "set by num_gpus; no other fits beside it on a GPU"
 
 
-def test_amounts_of_gpus_in_words() -> None:
-    assert [gpus_in_words(one) for one in (1, 2.0, 0.25)] == ["1 GPU", "2 GPUs", "0.25 GPU"]
+def test_a_share_that_can_not_hold_a_model_is_refused(assert_sentences: AssertSentences) -> None:
+    """Nor a row of so many tokens; nothing is said of what may work."""
+
+    def refused(name: str, share: float, *types: str, tokens: int = 0, **args: Any) -> str | None:
+        return share_refusal(sizes(name), f"acme/{name}", args, share, known_gpus(types), tokens)
+
+    assert_sentences(refused)
+
+
+@pytest.mark.parametrize(("name", "accelerator_type"), [("8B", "L4"), ("8B", "H200"), ("0.5B", "T4")])
+def test_the_smallest_share_fits_and_a_smaller_one_does_not(name: str, accelerator_type: str) -> None:
+    found = smallest_share(sizes(name), {}, gpu(accelerator_type), 1024)
+    assert found is not None
+    for share, fits in ((found, True), (found - 0.05, False)):
+        args = {**with_utilization({}, share, gpu(accelerator_type)), "max_model_len": 1024}
+        assert fit_of(sizes(name), args, gpu(accelerator_type), 8, share).fits is fits
+
+
+def test_the_plan_tells_what_fits_beside() -> None:
+    args = {**with_utilization({}, 0.25, gpu("H200")), "max_model_len": 8192}
+    found = fit_of(sizes("0.5B"), args, gpu("H200"), 8, 0.25)
+    assert found.fits
+    assert found.reasons["replicas"] == "32 replicas of 0.25 GPU a node of 8 GPUs"
+    assert found.reasons["fractional_gpus"] == (
+        "4 engines of 0.25 GPU each on one; gpu_memory_utilization is 0.225"
+    )
+    assert "parallel" not in found.reasons

@@ -7,26 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.planning.gpus import GIB, Gpu, gpu_named, known_gpus
+from airflow_provider_raybatch.job.planning.gpus import GIB, gpu_named, known_gpus
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes, fit_of, refusal, tokens_in_words
-from airflow_provider_raybatch.job.planning.model_shape import shape_of
 from tests.support.approved import AssertSentences
-from tests.support.model_configs import DEEPSEEK_V3, QWEN3_30B_A3B, SHAPES
+from tests.support.model_configs import DEEPSEEK_V3, QWEN3_30B_A3B, SHAPES, gpu
+from tests.support.model_configs import sizes as model
 
 ROWS = {"max_model_len": 8192}
 PIPELINE, TENSOR = "pipeline_parallel_size", "tensor_parallel_size"
-
-
-def model(name: str | dict[str, Any], stored: int | None = None) -> ModelSizes:
-    shape = shape_of(SHAPES[name] if isinstance(name, str) else name)
-    assert shape is not None
-    return ModelSizes(shape, stored)
-
-
-def gpu(name: str) -> Gpu:
-    found = gpu_named(name)
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize(
