@@ -14,6 +14,7 @@ from tests.support.clusters import DGX, H200, HEAD, OVER_NODES, SMALL, autoscale
 
 OF_H200 = {"accelerator_type": "H200"}
 BY_FOUR = {"engine_args": {"tensor_parallel_size": 4}}
+ON_ONE = {"engine_args": {**OVER_NODES, "distributed_executor_backend": "mp"}}
 
 
 class TestFit:
@@ -55,28 +56,13 @@ class TestMayHold:
         one_more = plan(cluster, **engine, replicas=replicas + 1)
         assert fit.assess(one_more, cluster, autoscaling=True).verdict == "never"
 
-    def test_many_groups_are_counted_and_not_all_named(self) -> None:
-        cluster = autoscaled(HEAD, groups=[(SMALL, 1)] * 9)
-        refused = fit.assess(plan(cluster, replicas=10), cluster, autoscaling=True)
-        assert "g5 (at most 1 node of 4 CPU and 1 GPU), 3 more;" in refused.sentence
-
 
 class TestOverNodes:
     """With vLLM's Ray executor, the GPUs of a replica may be on several nodes."""
 
-    def test_single_gpus_of_several_nodes_add_up(self):
-        made = plan(ClusterView((HEAD, H200, H200)), engine_args=OVER_NODES)
-        assert (made.replicas, made.gpus, made.spans_nodes) == (1, 2, True)
-        assert fit.assess(made, ClusterView((HEAD, H200, H200)), autoscaling=False).verdict == "fits"
-
-    def test_another_executor_or_type_is_respected(self) -> None:
-        made = plan(ClusterView((HEAD, DGX, H200, H200)), engine_args=OVER_NODES, accelerator_type="H200")
-        assert made.replicas == 1
-        args = {**OVER_NODES, "distributed_executor_backend": "mp"}
-        made = plan(ClusterView((HEAD, H200, H200)), engine_args=args)
-        assert not made.spans_nodes
-        refused = fit.assess(made, ClusterView((HEAD, H200, H200)), autoscaling=False)
-        assert "asks for 1 replica of 1 CPU and 2 GPU on one node each" in refused.sentence
+    def test_another_type_is_respected(self) -> None:
+        cluster = ClusterView((HEAD, DGX, H200, H200))
+        assert plan(cluster, engine_args=OVER_NODES, accelerator_type="H200").replicas == 1
 
     @pytest.mark.parametrize(
         ("cluster", "engine", "spans_nodes"),
@@ -120,12 +106,6 @@ class TestOverNodes:
     )
     def test_counted_bundle_by_bundle(self, nodes: list[dict[str, float]], replicas: int) -> None:
         assert ClusterView(tuple(nodes)).holds({"CPU": 1.0, "GPU": 2.0}, spans_nodes=True) == replicas
-
-    def test_too_few_in_all_is_refused(self):
-        made = plan(ClusterView((HEAD, H200)), engine_args=OVER_NODES)
-        refused = fit.assess(made, ClusterView((HEAD, H200)), autoscaling=False)
-        assert refused.verdict == "never"
-        assert "2 GPU over any nodes" in refused.sentence
 
     def test_one_gpu_spans_nothing(self):
         assert not plan(ClusterView((H200,)), engine_args={"distributed_executor_backend": "ray"}).spans_nodes

@@ -163,11 +163,6 @@ class TestPlan:
         assert made.chunks_in_flight * made.rows_per_chunk >= rows_in_flight
         assert (made.chunks_in_flight - 2) * made.rows_per_chunk < max(rows_in_flight, 1)
 
-    def test_every_value_has_its_reason(self) -> None:
-        for cluster in (LAPTOP, ClusterView((HEAD, DGX)), ClusterView(())):
-            shown = plan(cluster).shown()
-            assert all(isinstance(value, dict) and value["reason"] for value in shown.values())
-
     def test_log_line_of_the_plan(self) -> None:
         assert plan(ClusterView((DGX,))).sentence(100_000) == (
             "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
