@@ -20,6 +20,7 @@ from tests.support.pictures import asking_about
 from tests.support.specs import spec
 
 TEXT = Request(prompt="x")
+IMAGES = {"images": ["picture"]}
 
 
 def ignored(event: Any) -> None:
@@ -30,17 +31,13 @@ def files(config: Any) -> ModelFiles:
     return ModelFiles({"config.json": None}, lambda _: json.dumps(config).encode())
 
 
-def assert_passes(job: Any, config: Any) -> None:
-    refuse_text_model(job, [TEXT], files(config))  # raises nothing
-
-
 def job(**fields: Any) -> Any:
     return spec(engine="vllm", model="acme/tiny", **fields)
 
 
 @pytest.mark.parametrize(
     ("fields", "request_"),
-    [({"images": ["picture"]}, TEXT), ({}, asking_about("x"))],
+    [(IMAGES, TEXT), ({}, asking_about("x"))],
     ids=["columns", "rows"],
 )
 def test_a_text_model_is_refused_by_its_config(fields: dict[str, Any], request_: Request) -> None:
@@ -53,27 +50,21 @@ def test_a_text_model_is_refused_by_its_config(fields: dict[str, Any], request_:
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("fields", "config"),
     [
-        {**QWEN3_30B_A3B, "vision_config": {}},
-        {**QWEN3_30B_A3B, "mm_vision_tower": "clip"},
-        {"model_type": "qwen3_vl_moe", "text_config": QWEN3_30B_A3B},
-        {"model_type": "unknown"},
-        {},
-        [],
+        (IMAGES, {**QWEN3_30B_A3B, "vision_config": {}}),
+        (IMAGES, {**QWEN3_30B_A3B, "mm_vision_tower": "clip"}),
+        (IMAGES, {"model_type": "qwen3_vl_moe", "text_config": QWEN3_30B_A3B}),
+        (IMAGES, {"model_type": "unknown"}),
+        (IMAGES, {}),
+        (IMAGES, []),
+        ({**IMAGES, "engine_args": {"hf_overrides": {}}}, QWEN3_30B_A3B),
+        ({}, QWEN3_30B_A3B),
     ],
-    ids=["vision", "tower", "nested", "unknown", "empty", "no object"],
+    ids=["vision", "tower", "nested", "unknown", "empty", "no object", "overrides", "no row has images"],
 )
-def test_other_configs_are_left_to_vllm(config: Any) -> None:
-    assert_passes(job(images=["picture"]), config)
-
-
-def test_a_text_model_passes_where_no_row_has_images() -> None:
-    assert_passes(job(), QWEN3_30B_A3B)
-
-
-def test_overrides_of_the_config_are_left_to_vllm() -> None:
-    assert_passes(job(images=["picture"], engine_args={"hf_overrides": {}}), QWEN3_30B_A3B)
+def test_other_models_are_left_to_vllm(fields: dict[str, Any], config: Any) -> None:
+    assert refuse_text_model(job(**fields), [TEXT], files(config)) is None
 
 
 @pytest.mark.parametrize("engine", ["echo", "vllm"])

@@ -213,36 +213,15 @@ def test_column_of_images_holds_no_numbers(tmp_path: Path, values: list[Any], ki
     assert str(refused.value).endswith("; name the column that holds them.")
 
 
-def test_missing_column_of_images_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        PreflightError, match="images: the source has no column 'photo'; did you mean 'photos'"
-    ):
-        source_of(jsonl(tmp_path, [{"photos": "/a"}]), **IMAGES)
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        (
-            "a dog",
-            "column 'photo' has the text 'a dog', which is neither an absolute path nor a URI; give bytes, "
-            "or a reference such as s3://bucket/key",
-        ),
-        ("/etc/passwd", "/etc/passwd is not below image_roots"),
-        (
-            "https://a.com/1.png",
-            "https://a.com/1.png is on a host that is not allowed; add the host to image_hosts",
-        ),
-    ],
-)
-def test_column_without_images_that_may_be_read_is_refused(tmp_path: Path, value: str, told: str) -> None:
-    path = jsonl(tmp_path, [{"photo": value}] * 3)
+def test_column_without_images_that_may_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PreflightError) as refused:
-        sampled(path, **IMAGES)
-    begins = "images: none of the first 3 rows makes a request; the first fails in step 'media': "
-    assert str(refused.value).startswith(f"{begins}{told}")
+        sampled(jsonl(tmp_path, [{"photo": "/etc/passwd"}] * 3), **IMAGES)
+    assert str(refused.value).startswith(
+        "images: none of the first 3 rows makes a request; the first fails in step 'media': /etc/passwd is "
+        "not below image_roots"
+    )
     assert refused.value.public is not None
-    assert value not in refused.value.public
+    assert "passwd" not in refused.value.public
 
 
 def test_image_roots_are_by_default_the_source_folders(tmp_path: Path) -> None:

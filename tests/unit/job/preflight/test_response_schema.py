@@ -80,24 +80,3 @@ def test_vllm_refuses_a_schema_under_the_same_name(total: dict[str, Any], said: 
     if (total, said) in UNCOMPILED:
         assert f"{json.dumps(schema(total))} does not compile" in sentence
         assert sentence.endswith("; write it without what this names.")
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (
-            schema({"type": "number", "minimum": float("nan")}),
-            "{'type': 'object', 'properties': {'total': {'type': 'number', 'minimum': nan}}} is not finite; "
-            "give a finite number",
-        ),
-        (
-            {"title": "Invoice"},
-            "{'title': 'Invoice'} has no keyword that constrains a value; add 'type' and 'properties', or "
-            "use 'json_object' for any object",
-        ),
-    ],
-)
-def test_a_schema_that_is_none_is_refused_on_submission(value: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match="response_format: ") as refused:
-        spec(response_format=value)
-    assert f"response_format: {said}" in str(refused.value)

@@ -19,7 +19,6 @@ SCORE = {"type": "object", "properties": {"score": {"type": "integer"}}}
 RESPONSE = {"type": "object", "properties": {"response": {"type": "string"}}}
 DRAFT = {"name": "draft", "prompt": "{row.text}", "response_format": SCORE}
 JUDGE = {"name": "judge", "prompt": "{row.draft_response}"}
-OF_STEPS = "the source with the columns of earlier steps has no column"
 
 
 def look(folder: Path, row: dict[str, Any], *steps: dict[str, Any], **fields: Any) -> None:

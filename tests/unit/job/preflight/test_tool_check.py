@@ -12,38 +12,20 @@ from airflow_provider_raybatch.job.engine import vllm_compat_parsers
 from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps
 from airflow_provider_raybatch.job.preflight.tool_check import check_calls, check_tools
 from airflow_provider_raybatch.job.row import Request
+from tests.support.approved import AssertSentences
 from tests.support.specs import spec
 from tests.support.tools import ADD, tool
 
 CHAT = [Request(messages=[{"role": "user", "content": "x"}])]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        (
-            {"properties": {"a": {"type": "int"}}},
-            "tools: 1: function: parameters is not a JSON schema ($.properties.a.type: 'int' is not a type",
-        ),
-        (
-            {"properties": {"a": {"$ref": "https://schemas.example/a.json"}}},
-            "tools: 1: function: parameters refers to 'https://schemas.example/a.json', and no engine reads",
-        ),
-    ],
-)
-def test_broken_schema_is_named_with_its_tool(parameters: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(PreflightError) as refused:
-        check_tools(spec(tools=[ADD, tool("x", parameters)]))
-    assert str(refused.value).startswith(sentence)
+BROKEN = tool("x", {"properties": {"a": {"type": "int"}}})
+ELSEWHERE = tool("x", {"properties": {"a": {"$ref": "https://schemas.example/a.json"}}})
+DRAFT = {"name": "draft", "prompt": "{row.a}"}
 
 
-def test_broken_tools_of_a_step_are_named_with_it() -> None:
-    draft = {"name": "draft", "prompt": "{row.a}"}
-    broken = {**draft, "name": "act", "tools": [tool("x", {"properties": {"a": {"type": "int"}}})]}
-    with pytest.raises(
-        PreflightError, match=r"^steps: act: tools: 0: function: parameters is not a JSON sch"
-    ):
-        check_tools(spec(steps=[draft, broken]))
+def test_broken_schema_is_named_with_its_tool_and_step(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda **fields: check_tools(spec(**fields)), PreflightError)
 
 
 def test_unknown_tool_call_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
