@@ -14,6 +14,7 @@ from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.preview import PlanReport
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import ClusterView
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
@@ -201,7 +202,7 @@ def test_a_plan_says_how_it_counted_images(tmp_path: Path, report_of: ReportOf) 
 def test_each_size_has_its_reason(tmp_path: Path, report_of: ReportOf) -> None:
     source = numbered(tmp_path / "in.jsonl", 50)
     report = report_of(LocalFolder(str(tmp_path / "out")), source, "plan", rows_in_flight=7)
-    sizes = {size.name: (size.value, size.reason) for size in report.sizes}
+    sizes = sizes_in(report)
     assert sizes["rows_in_engine"] == ("7", "set by rows_in_flight")
     assert sizes["gpus_per_replica"] == ("0", "the echo engine has no model")
     assert all(reason for _, reason in sizes.values())
@@ -230,38 +231,41 @@ def test_a_missing_model_is_one_sentence(
     assert end.refusals == ("model: nothing is at '/no/such/model'.",)
 
 
+def check_finds(patch: pytest.MonkeyPatch, node: dict[str, float], shape: str, **found: int) -> None:
+    """Let the check find these sizes on a cluster with this node, and words count as tokens."""
+    checked = ModelCheck(sizes=model_sizes(SHAPES[shape], None, None), **found)
+    patch.setattr(inspection, "check_engine", lambda *_: checked)
+    patch.setattr(inspection, "vllm_is_here", lambda: True)
+    patch.setattr(tokens, "VllmCounter", lambda job, _: tokens.EchoCounter(job))
+    patch.setattr(cluster_view, "view", lambda: ClusterView((HEAD, node)))
+
+
+def sizes_in(report: PlanReport) -> dict[str, tuple[str, str]]:
+    return {size.name: (size.value, size.reason) for size in report.sizes}
+
+
 def test_a_model_that_no_gpu_holds_is_refused(
     tmp_path: Path, report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked = ModelCheck(sizes=model_sizes(SHAPES["70B"], None, None))
-    monkeypatch.setattr(inspection, "check_engine", lambda *_: checked)
-    monkeypatch.setattr(inspection, "vllm_is_here", lambda: True)
-    monkeypatch.setattr(tokens, "VllmCounter", lambda job, _: tokens.EchoCounter(job))
-    monkeypatch.setattr(cluster_view, "view", lambda: ClusterView((HEAD, DGX)))
+    check_finds(monkeypatch, DGX, "70B")
     source = numbered(tmp_path / "in.jsonl", 5)
     fields = {"engine": "vllm", "model": "acme/large", "engine_args": {"max_model_len": 8192}}
     report = report_of(LocalFolder(str(tmp_path / "out")), source, "plan", **fields)
     assert [one.partition(" of ")[0] for one in report.refusals] == ["model: the weights"]
-    sizes = {size.name: (size.value, size.reason) for size in report.sizes}
-    assert sizes["model"][0] == "does not fit"
-    assert "tensor_parallel_size=" in sizes["parallel"][0]
+    assert sizes_in(report)["model"][0] == "does not fit"
+    assert "tensor_parallel_size=" in sizes_in(report)["parallel"][0]
 
 
 def test_the_context_that_the_job_derives_is_shown(
     tmp_path: Path, report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all counted rows, those beyond it are told to fail, as they will."""
-    checked = ModelCheck(context=131_072, needed=2000, sizes=model_sizes(SHAPES["8B"], None, None))
-    monkeypatch.setattr(inspection, "check_engine", lambda *_: checked)
-    monkeypatch.setattr(inspection, "vllm_is_here", lambda: True)
-    monkeypatch.setattr(tokens, "VllmCounter", lambda job, _: tokens.EchoCounter(job))
     l4 = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:L4": 1.0}
-    monkeypatch.setattr(cluster_view, "view", lambda: ClusterView((HEAD, l4)))
+    check_finds(monkeypatch, l4, "8B", context=131_072, needed=2000)
     source = texts(tmp_path / "in.jsonl", "short", "w " * 28_000)
     fields = {"engine": "vllm", "model": "acme/medium", "sampling": {"max_tokens": 16}, **TOLERANT}
-    fields["prompt"] = "{row.text}"
-    report = report_of(LocalFolder(str(tmp_path / "out")), source, "plan", **fields)
-    sizes = {size.name: (size.value, size.reason) for size in report.sizes}
+    report = report_of(LocalFolder(str(tmp_path / "out")), source, "plan", prompt="{row.text}", **fields)
+    sizes = sizes_in(report)
     assert sizes["max_model_len"][0] == "27648"
     assert sizes["max_model_len"][1].startswith("surely fits: the model's own 131,072 tokens take 16.0 GiB")
     assert sizes["kv_cache_tokens"][0] == "32511"

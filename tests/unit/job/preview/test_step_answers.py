@@ -42,6 +42,7 @@ JUDGE: dict[str, Any] = {
     "prompt": "judge {row.draft_response} of {row.id}",
     "response_format": SCORE,
 }
+GREEDY: dict[str, Any] = {"sampling": {"temperature": 0}}
 ROWS = [{"id": "one", "text": '{"a": 1}'}, {"id": "two", "text": "no JSON"}, {"id": "three", "text": "{}"}]
 
 
@@ -55,16 +56,17 @@ class Place:
         self._report_of, self._told = report_of, told
 
     def preview(self, rows: list[dict[str, Any]], ask: int, source: str = "in.jsonl", **fields: Any) -> Any:
+        """Preview the rows, greedily unless `fields` say other."""
         self.source = self._folder / source
         if not self.source.exists():  # written anew, it would be another input
             if source.endswith(".parquet"):
                 pq.write_table(pa.Table.from_pylist(rows), self.source)
             else:
                 self.source.write_bytes(as_jsonl(rows))
-        return self._report_of(self.out, str(self.source), ask=ask, **fields)
+        return self._report_of(self.out, str(self.source), ask=ask, **{**GREEDY, **fields})
 
     def plan(self, **fields: Any) -> Any:
-        return self._report_of(self.out, str(self.source), "plan", **fields)
+        return self._report_of(self.out, str(self.source), "plan", **{**GREEDY, **fields})
 
     def answers(self) -> dict[int, dict[str, RowAnswer]]:
         """Answers of the last preview, by row and step, in the order in which they came."""
@@ -81,7 +83,7 @@ class Place:
 
     def job(self, **fields: Any) -> list[dict[str, Any]]:
         """Run the job; returns its rows."""
-        attempt(self.out, 0, str(self.source), preserve_order=True, **fields)
+        attempt(self.out, 0, str(self.source), preserve_order=True, **{**GREEDY, **fields})
         manifest = manifest_at(self.out)
         found = [pq.read_table(f"{manifest.uri}/{file.path}") for file in manifest.files]
         return [row for table in found for row in table.to_pylist()]
@@ -103,7 +105,7 @@ def assert_shown(answer: RowAnswer, row: dict[str, Any]) -> None:
 
 
 def test_each_step_answers_as_in_the_job(place: Place) -> None:
-    fields = {"steps": [DRAFT, REPAIR, JUDGE], "sampling": {"temperature": 0}, "prompt": None}
+    fields = {"steps": [DRAFT, REPAIR, JUDGE]}
     _, end = place.preview(ROWS, 3, **fields)
     assert end.refusals == ()
     assert not list(place.out.list("")), "nothing is written"
@@ -125,7 +127,7 @@ def test_each_step_answers_as_in_the_job(place: Place) -> None:
 def test_one_step_is_asked_as_in_the_job(place: Place) -> None:
     """The engine has the sampling of the whole job, and each step its own."""
     draft = {"name": "draft", "prompt": "one {row.id} three", "sampling": {"max_tokens": 2}}
-    fields = {"steps": [draft], "sampling": {"temperature": 0, "max_tokens": 5}, "prompt": None}
+    fields = {"steps": [draft], "sampling": {"temperature": 0, "max_tokens": 5}}
     place.preview(ROWS, 1, **fields)
     (answer,) = place.answers()[0].values()
     assert (answer.step, answer.completions[0].text) == ("draft", "one one")
@@ -138,7 +140,7 @@ def test_keys_and_earlier_answers_are_those_of_the_first_step(place: Place, temp
     judge = {**JUDGE, "prompt": "judge {row.id}"}
     rows = [{"id": name, "text": "alike"} for name in ("one", "two", "three")]
     steps = [{**DRAFT, "when": ["id", "!=", "one"]}, judge]
-    fields = {"steps": steps, "sampling": {"temperature": temperature}, "prompt": None}
+    fields = {"steps": steps, "sampling": {"temperature": temperature}}
     shown, _ = place.preview(rows, 0, **fields)
     place.job(**fields)
     drafts = [row for row in place.parts() if "input" not in row]  # their rows had no answers before
@@ -155,9 +157,7 @@ def test_a_failed_row_says_which_step_and_asks_no_other(place: Place, step: str)
     fields = {
         **TOLERANT,
         "steps": [DRAFT, JUDGE],
-        "sampling": {"temperature": 0},
         "engine_args": {"fail_pattern": pattern},
-        "prompt": None,
     }
     place.preview(ROWS, 3, **fields)
     answers = place.answers()
@@ -172,7 +172,7 @@ def test_a_later_prompt_that_fails_is_shown(place: Place) -> None:
     judge = {**JUDGE, "prompt": "judge {row.repair_response}"}
     rows = [*ROWS, {"id": "four", "text": None}]
     steps = [DRAFT, REPAIR, judge]
-    shown, _ = place.preview(rows, 4, **TOLERANT, steps=steps, sampling={"temperature": 0}, prompt=None)
+    shown, _ = place.preview(rows, 4, **TOLERANT, steps=steps)
     answers = place.answers()
     assert str(answers[0]["judge"].failure).startswith("judge.template: ")
     assert answers[0]["judge"].messages == ()
@@ -185,7 +185,7 @@ def test_each_completion_is_asked_about(place: Place) -> None:
     draft = {"name": "draft", "prompt": "a {row.text}", "sampling": {"n": 3, "temperature": 1}}
     judge = {**JUDGE, "prompt": "judge {row.draft_response}", "each": "draft", "best": "score"}
     last = {"name": "last", "prompt": "{row.judge_score} {row.draft_response}"}
-    place.preview(ROWS, 2, steps=[draft, judge, last], sampling={"temperature": 0}, prompt=None)
+    place.preview(ROWS, 2, steps=[draft, judge, last])
     answers = place.answers()
     assert list(answers) == [0, 1]
     for row in answers.values():
@@ -201,7 +201,7 @@ def test_each_completion_is_asked_about(place: Place) -> None:
 def test_a_row_that_only_later_steps_ask(place: Place) -> None:
     draft = {**DRAFT, "when": ["id", "==", "two"]}
     judge = {"name": "judge", "prompt": "judge {row.text}", "when": ["id", "!=", "three"]}
-    place.preview(ROWS, 3, steps=[draft, judge], sampling={"temperature": 0}, prompt=None)
+    place.preview(ROWS, 3, steps=[draft, judge])
     assert {number: list(steps) for number, steps in place.answers().items()} == {
         0: ["judge"],
         1: ["draft", "judge"],
@@ -209,8 +209,7 @@ def test_a_row_that_only_later_steps_ask(place: Place) -> None:
 
 
 def test_a_dead_engine_fails_its_step(place: Place) -> None:
-    fields = {"engine_args": {"kill_pattern": "judge no JSON"}, "sampling": {"temperature": 0}}
-    place.preview(ROWS, 3, **fields, steps=[DRAFT, JUDGE], prompt=None)
+    place.preview(ROWS, 3, engine_args={"kill_pattern": "judge no JSON"}, steps=[DRAFT, JUDGE])
     answers = place.answers()
     assert all(answers[number]["draft"].failure is None for number in range(3))
     assert str(answers[1]["judge"].failure).startswith("judge.engine: the engine died while it had this row")
@@ -218,7 +217,7 @@ def test_a_dead_engine_fails_its_step(place: Place) -> None:
 
 def test_conditions_of_later_steps_are_checked(place: Place) -> None:
     judge = {**JUDGE, "when": ["id", "<", 4]}
-    _, end = place.preview(ROWS, 0, steps=[DRAFT, judge], sampling={"temperature": 0}, prompt=None)
+    _, end = place.preview(ROWS, 0, steps=[DRAFT, judge])
     (refusal,) = end.refusals
     assert refusal.startswith("steps: judge: when: ")
 
@@ -228,7 +227,7 @@ def test_an_answer_of_a_step_stays_one_event(place: Place, told: list[Any]) -> N
     rows = [{"id": "".join(map(chr, range(0x1F300, 0x1F300 + 40))), "text": "\U0001f600" * 30_000}]
     draft = {"name": "draft", "prompt": "{row.text}", "sampling": {"n": 40, "temperature": 1}}
     judge = {"name": "judge", "prompt": "{row.id} {row.draft_response}", "each": "draft"}
-    place.preview(rows, 1, steps=[draft, judge], sampling={"temperature": 0}, prompt=None)
+    place.preview(rows, 1, steps=[draft, judge])
     answered = [event for event in told if isinstance(event, events.RowAnswered)]
     assert [event.answer.step for event in answered] == ["draft", "judge"]
     for event in answered:
@@ -242,7 +241,7 @@ def test_rows_that_the_first_step_leaves_out_do_not_fail(place: Place) -> None:
     rows = [{"id": f"r{number}", "hint": None if number else "x"} for number in range(10)]
     draft = {"name": "draft", "prompt": "{row.hint}", "when": ["hint", "is not null"]}
     judge = {"name": "judge", "prompt": "judge {row.id}"}
-    fields = {"steps": [draft, judge], "sampling": {"temperature": 0}, "prompt": None}
+    fields = {"steps": [draft, judge]}
     shown, end = place.preview(rows, 3, **fields)
     assert [row.failure for row in shown] == [None] * 10
     assert [list(steps) for steps in place.answers().values()] == [["draft", "judge"], ["judge"], ["judge"]]
@@ -255,7 +254,7 @@ def test_rows_that_the_first_step_leaves_out_do_not_fail(place: Place) -> None:
 
 def test_steps_are_asked_where_the_first_one_asks_no_row(place: Place) -> None:
     steps = [{**DRAFT, "when": ["id", "==", "none"]}, {"name": "judge", "prompt": "judge {row.id}"}]
-    _, end = place.preview(ROWS, 3, steps=steps, sampling={"temperature": 0}, prompt=None)
+    _, end = place.preview(ROWS, 3, steps=steps)
     assert end.refusals == ()
     assert [list(steps) for steps in place.answers().values()] == [["judge"]] * 3
 
@@ -264,8 +263,7 @@ def test_steps_are_asked_where_the_first_one_asks_no_row(place: Place) -> None:
 def test_a_later_step_without_its_column_is_refused(place: Place, source: str) -> None:
     """And no engine is asked."""
     judge = {**JUDGE, "prompt": "judge {row.nope}"}
-    fields = {"steps": [DRAFT, judge], "sampling": {"temperature": 0}, "prompt": None}
-    _, end = place.preview(ROWS, 3, source, **fields)
+    _, end = place.preview(ROWS, 3, source, steps=[DRAFT, judge])
     (refusal,) = end.refusals
     assert refusal.startswith("steps: judge: prompt: ")
     assert "ask: no row was asked, since the job would be refused" in end.notices
@@ -274,8 +272,7 @@ def test_a_later_step_without_its_column_is_refused(place: Place, source: str) -
 
 def test_a_row_too_long_for_the_first_step_is_not_asked(place: Place, told: list[Any]) -> None:
     rows = [{"id": "one", "text": "word " * 50}, {"id": "two", "text": "short"}]
-    fields = {"engine_args": {"max_model_len": 20}, "sampling": {"temperature": 0}, **TOLERANT}
-    shown, _ = place.preview(rows, 2, steps=[DRAFT, JUDGE], prompt=None, **fields)
+    shown, _ = place.preview(rows, 2, steps=[DRAFT, JUDGE], engine_args={"max_model_len": 20}, **TOLERANT)
     assert str(shown[0].failure).startswith("tokenize: ")
     assert list(place.answers()) == [1]
     assert any(event.event == "phase" and "for 1 row" in event.message for event in told)
@@ -287,7 +284,7 @@ def test_rows_are_read_where_their_files_are(
     """A source without a version is copied to this node, and the copy is gone before an engine is asked."""
     url = "https://hub.example/export.jsonl"
     web.serve(url, Answer(as_jsonl(ROWS)))
-    fields = {"steps": [DRAFT, JUDGE], "sampling": {"temperature": 0}, "prompt": None}
+    fields = {"steps": [DRAFT, JUDGE], **GREEDY}
     _, end = report_of(LocalFolder(str(tmp_path / "out")), url, ask=2, **fields)
     assert end.refusals == ()
     steps = [event.answer.step for event in told if isinstance(event, events.RowAnswered)]
@@ -302,7 +299,7 @@ def test_each_step_is_shown_the_images_that_it_names(place: Place, tmp_path: Pat
     rows = [{"id": name, "scan": str(tmp_path / name)} for name in ("a.png", "b.png")]
     read = {"name": "read", "prompt": "read {row.id}", "images": "scan"}
     steps = [read, {"name": "judge", "prompt": "judge {row.read_response}"}]
-    _, end = place.preview(rows, 2, **TOLERANT, steps=steps, sampling={"temperature": 0}, prompt=None)
+    _, end = place.preview(rows, 2, **TOLERANT, steps=steps)
     assert end.refusals == ()
     good, bad = place.answers().values()
     assert good["read"].completions[0].text == f"{picture.said} read a.png"
@@ -315,7 +312,7 @@ def test_a_column_of_images_that_holds_none_is_refused(place: Place) -> None:
     pytest.importorskip("PIL")
     judge = {**JUDGE, "images": "number"}
     rows = [{**row, "number": number} for number, row in enumerate(ROWS)]
-    _, end = place.preview(rows, 0, steps=[DRAFT, judge], sampling={"temperature": 0}, prompt=None)
+    _, end = place.preview(rows, 0, steps=[DRAFT, judge])
     (refusal,) = end.refusals
     assert refusal.startswith("steps: judge: images: column 'number' has the type int64")
 
@@ -339,12 +336,12 @@ def test_images_of_later_steps_are_looked_at_first(
     pytest.importorskip("PIL")
     rows = [{**row, "scan": one} for row, one in zip(ROWS, references, strict=False)]
     judge = {**JUDGE, "images": "scan", "when": [when] if when else []}
-    fields = {"steps": [DRAFT, judge], "sampling": {"temperature": 0}, "prompt": None}
+    fields = {"steps": [DRAFT, judge]}
     _, end = place.preview(rows, 0, **fields)
     assert [one[: len(refusal)] for one in end.refusals] == ([refusal] if refusal else [])
     assert any(one.startswith(notice) for one in end.notices)
     if refusal:
         with pytest.raises(RaybatchError) as caught:
-            attempt(place.out, 0, str(place.source), **fields)
+            place.job(**fields)
         assert str(caught.value).startswith(refusal)
         assert place.parts() == []
