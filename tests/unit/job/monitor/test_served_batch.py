@@ -58,17 +58,6 @@ def test_cancel_is_seen_while_the_job_runs(place: LocalFolder) -> None:
     assert (watch.ending, watch.asks_no_more) == ("cancelled", True)
 
 
-def test_counts_of_a_thawed_driver_take_nothing_back(place: LocalFolder) -> None:
-    """It was taken for dead, and another one has gone on."""
-    frozen, next_one = watch_of(place), watch_of(place)
-    frozen.observe(20, 3, 1)
-    with next_one.looking():
-        next_one.observe(20, 12, 2)
-    with frozen.looking():
-        pass
-    assert progress(place) == (20, 12, 2)
-
-
 def test_broken_progress_is_written_anew(place: LocalFolder) -> None:
     place.write(PROGRESS, b"{")
     watch = watch_of(place)
@@ -149,6 +138,7 @@ def test_failure_of_an_open_batch_publishes_nothing(place: LocalFolder) -> None:
 
 
 def test_progress_never_goes_back(place: LocalFolder) -> None:
+    """As by a driver that was frozen and taken for dead, while another one has gone on."""
     seen, readings = [], [(10, 4, 1), (10, 3, 0), (10, 8, 1), (10, 9, 5)]
     for number in range(len(readings)):
         watch = watch_of(place)
