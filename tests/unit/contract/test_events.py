@@ -23,7 +23,6 @@ from tests.support.refused import HOSTILE, unfit_for_logs
 
 KEY = "ab" * 32
 URI = "s3://b/out/data/1"
-MANIFEST = "manifest s3://b/out/manifests/1.json"
 SUMMARY = Summary(
     uri=URI,
     manifest_uri="s3://b/out/manifests/1.json",
@@ -128,10 +127,6 @@ def test_which_failures_a_retry_can_mend() -> None:
 
 def test_a_line_begins_with_the_drivers_time() -> None:
     """Many lines of a job come with one poll, whose time is another."""
-    at = 1767225845.7  # 2026-01-01T00:04:05.7Z
-    event = Notice(message="m", at=at)
-    assert (event.timed_text(), Notice(message="m").timed_text()) == ("[00:04:05] m", "m")
+    event = Notice(message="m", at=1767225845.7)  # 2026-01-01T00:04:05.7Z
     assert line(event, KEY, 0).startswith("[00:04:05] m ::raybatch:: ")
-    found = read_line(line(event, KEY, 0), KEY)
-    assert found is not None
-    assert found.event == event
+    assert Notice(message="m").timed_text() == "m"

@@ -50,12 +50,9 @@ def test_answers_need_lines() -> None:
     assert spec_error(**LINES, engine="ray_data_llm").startswith("format: engine 'ray_data_llm'")
 
 
-def test_vectors_may_be_cut_as_of_other_sources() -> None:
+def test_lines_get_one_vector_which_may_be_of_a_cut_text() -> None:
     built = spec(**LINES, model_task="embed", on_overlong="truncate")
     assert (built.keeps_logprobs, built.samples_by_row) == (False, True)
-
-
-def test_lines_get_one_vector() -> None:
     assert spec_error(**LINES, model_task="embed", chunk_tokens=5).startswith("chunk_tokens: ")
 
 

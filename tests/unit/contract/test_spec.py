@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from tests.support.approved import AssertSentences
-from tests.support.specs import document, spec, spec_error, submitted
+from tests.support.specs import spec, spec_error, submitted
 
 
 def test_a_spec_survives_its_way_through_json() -> None:
@@ -59,10 +57,3 @@ def test_gpus_of_a_replica() -> None:
     engine["engine_args"]["prefill_context_parallel_size"] = 2
     assert spec(**engine).gpus_per_replica == 16
     assert spec().gpus_per_replica == 1
-
-
-def test_the_spec_has_a_json_schema() -> None:
-    schema = BatchInferenceSpec.model_json_schema()
-    assert set(document()) <= set(schema["properties"])
-    assert schema["additionalProperties"] is False
-    json.dumps(InputArguments.model_json_schema())

@@ -67,10 +67,6 @@ class TestSplit:
             ("judge", 2, True),
         ]
 
-    def test_a_spec_without_steps_is_its_own_step(self) -> None:
-        one = spec()
-        assert one.step_specs() == (one,)
-
     def test_only_a_step_that_goes_on_has_the_column_of_reasons(self) -> None:
         draft, repair, _ = in_steps().step_specs()
         assert {"draft_response", "draft_rejected", "draft_title"} <= draft.made_columns
@@ -92,9 +88,6 @@ class TestAsked:
         assert not repair.is_asked({"draft_rejected": "cut off", "score": 2})
         assert not repair.is_asked({"draft_rejected": None, "score": 3})
         assert not repair.is_asked({"score": 3})
-
-    def test_without_conditions_each_row_is_asked(self) -> None:
-        assert parse(StepArguments, DRAFT).is_asked({})
 
     def test_one_condition_needs_no_list(self) -> None:
         assert parse(StepArguments, JUDGE).when == [("draft_rejected", "is null")]
