@@ -100,9 +100,7 @@ def context_on_cpus(
     """The context length of a job's engines on CPUs, whose cache depends on the free memory of each node."""
     if engine_args.get("max_model_len") is not None:
         return ContextLength(asked.own, "set in engine_args")
-    sizes = (
-        None if model is None else sizes_of({**engine_args, "max_model_len": asked.own}, model.shape, None)
-    )
+    sizes = model and sizes_of({**engine_args, "max_model_len": asked.own}, model.shape, None)
     if model is None or sizes is None or asked.decides:
         return ContextLength(asked.own, "the model's own")
     row = _bytes_of_row(model, replace(sizes, cache_bytes=max(4, sizes.cache_bytes)), asked.own)
@@ -219,6 +217,4 @@ def _longest_row(model: ModelSizes, sizes: EngineSizes, cache: int, own: int) ->
 
 def _bytes_of_row(model: ModelSizes, sizes: EngineSizes, tokens: int) -> int:
     """Of the KV cache, on one GPU."""
-    large = 1 << 60
-    held = model.memory(replace(sizes, max_model_len=tokens, fixed_cache=large), 0).sequences
-    return int(large / held)
+    return model.row(replace(sizes, max_model_len=tokens))

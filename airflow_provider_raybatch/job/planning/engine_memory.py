@@ -86,6 +86,11 @@ class EngineMemory:
     tokens: int
     sequences: float
 
+    @property
+    def starts(self) -> bool:
+        """Whether vLLM starts: it refuses a cache that does not hold one sequence of `max_model_len`."""
+        return self.sequences >= 1
+
 
 def sizes_of(engine_args: Mapping[str, Any], shape: ModelShape, gpu: Gpu | None) -> EngineSizes | None:
     """What vLLM takes of these engine arguments.

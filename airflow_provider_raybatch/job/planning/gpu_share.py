@@ -11,7 +11,6 @@ from typing import Any
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.planning.engine_memory import (
     DEFAULT_UTILIZATION,
-    EngineSizes,
     sizes_of,
     weights_of_gpu,
 )
@@ -83,7 +82,7 @@ def share_refusal(
     if sizes is None or sizes.fixed_cache is not None:
         return None
     weights = weights_of_gpu(model.shape, sizes, model.stored)
-    row = _row(model, sizes) if has_cache else 0
+    row = model.row(sizes) if has_cache else 0
     part = sizes.utilization * largest.largest
     if weights / (CLEARLY if model.shape.needs_files else 1) + row <= part:
         return None
@@ -105,12 +104,6 @@ def smallest_share(model: ModelSizes, engine_args: Mapping[str, Any], gpu: Gpu, 
         share = step / _STEPS
         given = {**with_utilization(free, share, gpu), "max_model_len": max(1, tokens)}
         sizes = sizes_of(given, model.shape, gpu)
-        if sizes is not None and model.memory(sizes, gpu.memory).sequences >= 1:
+        if sizes is not None and model.memory(sizes, gpu.memory).starts:
             return share
     return None
-
-
-def _row(model: ModelSizes, sizes: EngineSizes) -> int:
-    """Bytes of the KV cache that a row of `max_model_len` tokens takes."""
-    large = 1 << 60
-    return int(large / model.memory(replace(sizes, fixed_cache=large), 0).sequences)

@@ -45,6 +45,11 @@ class ModelSizes:
         """What vLLM makes of a GPU."""
         return memory_of(self.shape, sizes, gpu_bytes, self.stored, self.counts_graphs)
 
+    def row(self, sizes: EngineSizes) -> int:
+        """Bytes of the KV cache that a row of `max_model_len` tokens takes on one GPU."""
+        large = 1 << 60
+        return int(large / self.memory(replace(sizes, fixed_cache=large), 0).sequences)
+
 
 @dataclass(frozen=True)
 class ModelFit:
@@ -83,7 +88,7 @@ def fit_of(
         unknown = "the model's sizes" if model is None else "the GPU" if gpu is None else "an engine argument"
         return ModelFit(None, reasons={"model": f"unknown: nothing can be derived from {unknown}"})
     memory = model.memory(sizes, gpu.memory)
-    fits = _starts(memory, sizes)
+    fits = memory.starts
     alone = replace(sizes, tensor_parallel=1, pipeline_parallel=1)
     fewest = next((one for one in _parallel(model, alone, gpu, gpus_of_a_node) if one is not None), None)
     reasons = {
@@ -177,11 +182,6 @@ def gib(size: float) -> str:
     return f"{size / GIB:,.1f} GiB"
 
 
-def _starts(memory: EngineMemory, sizes: EngineSizes) -> bool:
-    """VLLM refuses a cache that does not hold one sequence of `max_model_len`."""
-    return memory.sequences >= 1
-
-
 def _parallel(
     model: ModelSizes, alone: EngineSizes, gpu: Gpu, gpus_of_a_node: int
 ) -> Iterator[EngineSizes | None]:
@@ -194,7 +194,7 @@ def _parallel(
     asked += [(tensor[-1], stages) for stages in range(2, min(_MOST_STAGES, model.shape.layers) + 1)]
     for wide, stages in asked:
         sizes = replace(alone, tensor_parallel=wide, pipeline_parallel=stages)
-        yield sizes if _starts(model.memory(sizes, gpu.memory), sizes) else None
+        yield sizes if model.memory(sizes, gpu.memory).starts else None
 
 
 def _quantised_that_fits(model: ModelSizes, sizes: EngineSizes, gpu: Gpu) -> str:
@@ -205,7 +205,7 @@ def _quantised_that_fits(model: ModelSizes, sizes: EngineSizes, gpu: Gpu) -> str
     for bits, way in ways.items():
         smaller = replace(sizes, weight_bits=bits)
         can = bits != _FP8 or gpu.has_fp8 or gpu.name.startswith("A10")
-        if can and _starts(model.memory(smaller, gpu.memory), smaller):
+        if can and model.memory(smaller, gpu.memory).starts:
             slower = bits == _FP8 and not gpu.has_fp8
             return f"{way}, which converts weights in each step on this GPU" if slower else way
     return ""
@@ -221,7 +221,7 @@ def _of_model(model: ModelSizes, memory: EngineMemory, sizes: EngineSizes, gpu: 
         f"the weights take {weights} and a step {gib(memory.step)}; of {share}, {gib(memory.cache)} are "
         f"left for a KV cache of {about} {tokens_in_words(memory.tokens)}"
     )
-    if not _starts(memory, sizes):
+    if not memory.starts:
         most = tokens_in_words(int(0.95 * memory.tokens))
         return f"{text}, which does not hold one row of {longest}: set max_model_len to at most {most}"
     return f"{text}, or {memory.sequences:,.1f} rows of {longest}"
