@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,7 @@ def check_unless_kept(
     :raises RaybatchError: whatever is wrong, as one sentence.
     """
     refuse_missing(spec)
-    version = _current(spec, environment)
-    place = _place(spec, requests, version, environment)
-    known = _kept(place, spec, requests)
-    return _made(place, version, spec, requests, environment) if known is None else known
+    return _kept_or_made(_kept, spec, requests, environment)
 
 
 def check_rows_anew(
@@ -99,20 +96,20 @@ def check_rows_anew(
 
     :raises PreflightError: whatever is wrong, as one sentence.
     """
-    version = _current(spec, environment)
-    place = _place(spec, requests, version, environment)
-    known = _kept_of_rows(place, spec, requests)
-    return _made(place, version, spec, requests, environment) if known is None else known
+    return _kept_or_made(_kept_of_rows, spec, requests, environment)
 
 
-def _made(
-    place: Path | None,
-    version: Version | None,
+def _kept_or_made(
+    find: Callable[[Path | None, BatchInferenceSpec, Sequence[Request]], ModelCheck | None],
     spec: BatchInferenceSpec,
     requests: Sequence[Request],
     environment: dict[str, SecretStr],
 ) -> ModelCheck:
-    """The check, which is kept for the same rows, and for others where they would get the same."""
+    """A check that is made is kept for the same rows, and for others where they would get the same."""
+    version = _current(spec, environment)
+    place = _place(spec, requests, version, environment)
+    if (known := find(place, spec, requests)) is not None:
+        return known
     found = model_check.check_model(spec, requests, environment)
     if place is not None and version is not None and _is_lasting(found, spec, version):
         _write(_of_rows(place), Kept(found, frozenset(), _digest_of(spec, requests)))
