@@ -23,7 +23,7 @@ from airflow_provider_raybatch.batches.ending import (
 from airflow_provider_raybatch.batches.settings import required_settings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
 from airflow_provider_raybatch.batches.validation import STRICT_LIMITS, FileLimits
-from airflow_provider_raybatch.contract.arguments.served import ServedBatch
+from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchEnd,
     BatchError,

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -120,3 +121,29 @@ def _likeliest(kind: str, context: Mapping[str, Any], value: object) -> str | No
     if kind != "literal_error" or not isinstance(value, str):
         return None
     return nearest(value, _CHOICE.findall(str(context["expected"])))
+
+
+def refuse_boolean(model: type[BaseModel], field: str, value: Any) -> Any:
+    """The value of a field as it was given.
+
+    :raises ValueError: it is a boolean, and the field takes numbers alone.
+    """
+    if isinstance(value, bool) and field in _numbers(model):
+        raise ValueError(f"it must be a number, but it is {shown(value)}")
+    return value
+
+
+@cache
+def _numbers(model: type[BaseModel]) -> frozenset[str]:
+    """Fields that take an ``int`` or a ``float``, and no ``bool``."""
+    types = {name: frozenset(_types(field.annotation)) for name, field in model.model_fields.items()}
+    return frozenset(name for name, of in types.items() if of & {int, float} and not of & {bool, Any})
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """The types in an annotation, such as those of a union."""
+    inner = get_args(annotation)
+    if not inner:
+        yield annotation
+    for one in inner:
+        yield from _types(one)

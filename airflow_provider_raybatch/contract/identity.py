@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.arguments.images import ImageLimits
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments, Limits, ReportArguments
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.arguments.openai_batch import ServedArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
-from airflow_provider_raybatch.contract.arguments.report import ReportArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
-from airflow_provider_raybatch.contract.arguments.served import ServedArguments
-from airflow_provider_raybatch.contract.arguments.sizing import SIZING_ARGS
 from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.spec_arguments import SpecArguments
@@ -63,3 +60,32 @@ class Identity(SpecArguments):
         """The engine's arguments that may change a response, and not only sizes."""
         sizes = SIZING_ARGS | (set() if self.context_decides else {"max_model_len"})
         return {name: value for name, value in self.engine_args.items() if name not in sizes}
+
+
+SIZING_ARGS = frozenset({
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "gpu_memory_utilization",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enforce_eager",
+    "disable_log_stats",
+    "enable_log_requests",
+    "kv_cache_memory_bytes",
+    "distributed_executor_backend",
+    "block_size",
+    "swap_space",
+    "cpu_offload_gb",
+    "seconds_per_token",
+    "startup_seconds",
+    "startup_spread",
+    "kill_pattern",
+    "hang_pattern",
+    "fail_pattern",
+    "endless_reasoning_pattern",
+    "request_log",
+    "enable_lora",
+    "max_loras",
+    "max_lora_rank",
+    "max_cpu_loras",
+})

@@ -8,13 +8,17 @@ from typing import Any, Literal
 
 from pydantic import ValidationError, model_validator
 
-from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOGPROBS
-from airflow_provider_raybatch.contract.arguments.logprobs import are_asked, check_logprobs, kept_logprobs
 from airflow_provider_raybatch.contract.arguments.prompt import check_placeholders
 from airflow_provider_raybatch.contract.arguments.response_schema import (
     check_names,
     constrained,
     properties_of,
+)
+from airflow_provider_raybatch.contract.arguments.sampling import (
+    LOGPROBS,
+    are_asked,
+    check_logprobs,
+    kept_logprobs,
 )
 from airflow_provider_raybatch.contract.arguments.steps import AskedStep
 from airflow_provider_raybatch.contract.base import sentence

@@ -7,27 +7,24 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
-from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
-from airflow_provider_raybatch.contract.arguments.cost import CostArguments
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
 from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
-from airflow_provider_raybatch.contract.arguments.limits import Limits
-from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOGPROBS
-from airflow_provider_raybatch.contract.arguments.logprobs import kept_logprobs
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments, Limits, ReportArguments
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
-from airflow_provider_raybatch.contract.arguments.numbers import refuse_boolean
-from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments
-from airflow_provider_raybatch.contract.arguments.output import OUTPUT_COLUMNS, OutputArguments
+from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments, ServedArguments
+from airflow_provider_raybatch.contract.arguments.output import (
+    OUTPUT_COLUMNS,
+    OutputArguments,
+    ReuseArguments,
+)
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
-from airflow_provider_raybatch.contract.arguments.report import ReportArguments
 from airflow_provider_raybatch.contract.arguments.response_schema import properties_of
-from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
-from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
-from airflow_provider_raybatch.contract.arguments.served import ServedArguments
+from airflow_provider_raybatch.contract.arguments.sampling import LOGPROBS, SamplingArguments, kept_logprobs
 from airflow_provider_raybatch.contract.arguments.steps import StepsArguments
-from airflow_provider_raybatch.contract.arguments.task import TaskArguments
+from airflow_provider_raybatch.contract.arguments.task import ChunkArguments, TaskArguments
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
+from airflow_provider_raybatch.contract.base import refuse_boolean
 from airflow_provider_raybatch.contract.step_specs import adapters_of
 
 VLLM_PROCESSOR = "vLLMEngineProcessorConfig"

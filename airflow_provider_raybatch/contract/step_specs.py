@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
-from airflow_provider_raybatch.contract.arguments.adapters import revision_of
+from airflow_provider_raybatch.contract.arguments.model import revision_of
 from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN, AskedStep, StepArguments
 
 

@@ -118,3 +118,8 @@ def without_values(text: str) -> str:
 def without_examples(failure: str) -> str:
     """Why a job failed, without the values that its examples of failed rows quote."""
     return _OF_ROW.sub(lambda found: without_values(found[0]), failure)
+
+
+def version_parts(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version, such as ``0.29.0+cpu``."""
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())

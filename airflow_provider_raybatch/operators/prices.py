@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.coercion import from_text, is_absent
-from airflow_provider_raybatch.contract.arguments.cost import DEFAULT_CURRENCY
+from airflow_provider_raybatch.contract.arguments.limits import DEFAULT_CURRENCY
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.places.choosing import is_cluster
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
-    from airflow_provider_raybatch.contract.arguments.served import ServedBatch
+    from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
 
 
 class RayBatchInferenceOperator(RayOperator):

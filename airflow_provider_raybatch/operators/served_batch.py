@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_raybatch.batches.running import RunningBatch
-    from airflow_provider_raybatch.contract.arguments.served import ServedBatch
+    from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
     from airflow_provider_raybatch.contract.batch_api.records import BatchEnd
 
 LATE = 24 * 3600.0

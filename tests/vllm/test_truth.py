@@ -238,7 +238,7 @@ def test_log_probabilities_are_vllms(llm: Any, engine: Any) -> None:
 
 def prepared(engine: Any, folders: dict[str, Path]) -> None:
     """Let the engine serve a job with these adapters, as a warm engine serves its next job."""
-    from airflow_provider_raybatch.job.preflight.adapter_digest import adapter_digest
+    from airflow_provider_raybatch.job.preflight.adapter_check import adapter_digest
 
     digests = {name: adapter_digest(str(folder), "") for name, folder in folders.items()}
     adapters = {name: str(folder) for name, folder in folders.items()}

@@ -21,29 +21,23 @@ def check_condition(condition: Any) -> None:
 
     :raises ValueError: one sentence, with the condition.
     """
-    is_list = isinstance(condition, (list, tuple)) and len(condition) in (2, 3)
-    if not is_list or not all(isinstance(part, str) and part for part in condition[:2]):
+    parts = condition if isinstance(condition, (list, tuple)) else ()
+    operator = str(parts[1]) if len(parts) in (2, 3) else ""
+    fits = (
+        operator in OPERATORS
+        and isinstance(parts[0], str)
+        and parts[0] != ""
+        and (operator in NULL_OPERATORS) is (len(parts) == 2)
+        and (operator in LIST_OPERATORS) is isinstance(parts[-1], (list, tuple))
+    )
+    if not fits:
         raise ValueError(
-            "a condition is (column, operator, value), or (column, 'is null'), but it is "
-            f"{shown(_plain(condition))}"
+            f"a condition is (column, operator, value), or (column, 'is null'), with one of "
+            f"{', '.join(OPERATORS)}, and a list of values for 'in', but it is {shown(_plain(condition))}"
         )
-    operator = condition[1]
-    if operator not in OPERATORS:
-        raise ValueError(
-            f"{shown(operator)} is not an operator; a condition is (column, operator, value), with one of "
-            f"{', '.join(OPERATORS)}"
-        )
-    if (operator in NULL_OPERATORS) is not (len(condition) == 2):
-        how = "no value" if operator in NULL_OPERATORS else "a value to compare with"
-        raise ValueError(f"{operator!r} takes {how}, but the condition is {shown(_plain(condition))}")
-    if operator in NULL_OPERATORS:
-        return
-    value = condition[2]
-    if (operator in LIST_OPERATORS) is not isinstance(value, (list, tuple)):
-        how = "a list of values" if operator in LIST_OPERATORS else "one value"
-        raise ValueError(f"{operator!r} takes {how}, but it is {shown(_plain(value))}")
-    for one in value if operator in LIST_OPERATORS else [value]:
-        _check_value(one, operator)
+    if operator not in NULL_OPERATORS:
+        for one in parts[2] if operator in LIST_OPERATORS else [parts[2]]:
+            _check_value(one, operator)
 
 
 def holds(value: Any, operator: str, other: Any = None) -> bool:
@@ -76,10 +70,12 @@ def holds(value: Any, operator: str, other: Any = None) -> bool:
 def _check_value(value: Any, operator: str) -> None:
     if value is None:
         raise ValueError(f"{operator!r} is never true of None; use 'is null' or 'is not null'")
-    if not isinstance(value, (str, bool, int, float)):
-        raise ValueError(f"{shown(value)} is not text, a number, true or false; compare with one of these")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{shown(value)} is not a finite number; give one")
+    if not isinstance(value, (str, bool, int, float)) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        raise ValueError(
+            f"{shown(value)} is not text, a finite number, true or false; compare with one of these"
+        )
 
 
 def _as_decimal(other: Any, value: Any) -> Any:

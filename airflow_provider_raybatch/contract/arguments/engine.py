@@ -22,7 +22,7 @@ _RANGE = re.compile(r"[\[(]([^,]*),([^,]*)[\])]")
 _UNITS_OF_GPU = 10_000
 """In which Ray counts a GPU."""
 _AtLeastOne = Annotated[int, Field(ge=1)]
-_WHOLE, _AT_LEAST_ONE = TypeAdapter(int), TypeAdapter(_AtLeastOne)
+_AT_LEAST_ONE = TypeAdapter(_AtLeastOne)
 
 
 class EngineArguments(ContractModel):
@@ -184,13 +184,13 @@ class EngineArguments(ContractModel):
 
 
 def _range(value: list[Any] | tuple[Any, ...]) -> tuple[int, int]:
-    given = shown(tuple(value))
     try:
-        fewest, most = (_WHOLE.validate_python(one) for one in value)
+        fewest, most = (_AT_LEAST_ONE.validate_python(one) for one in value)
     except ValueError:  # pydantic's, or another number of items than two
-        raise ValueError(f"a range is (fewest, most), two whole numbers, but it is {given}") from None
-    if fewest < 1:
-        raise ValueError(f"the fewest of a range must be at least 1, but it is {given}")
+        fewest, most = 1, 0
     if most < fewest:
-        raise ValueError(f"the most of a range must be at least its fewest, but it is {given}")
+        raise ValueError(
+            "a range is (fewest, most), two whole numbers of at least 1 in this order, but it is "
+            f"{shown(tuple(value))}"
+        )
     return fewest, most

@@ -72,8 +72,6 @@ class ImageLimits(ContractModel):
 
 def _checked_columns(columns: list[str]) -> list[str]:
     for place, name in enumerate(columns):
-        if not name:
-            raise ValueError("a name of a column is empty; name the columns that hold images")
         if name in columns[:place]:
             raise ValueError(f"{name!r} is named twice; name each column once")
     return columns

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of a job."""
+"""Bounds of a job, what a GPU hour costs, and what the report shows."""
 
 from __future__ import annotations
 
-from pydantic import Field
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from airflow_provider_raybatch.contract.base import ContractModel
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from airflow_provider_raybatch.contract.arguments.accelerators import checked_type
+from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.durations import Seconds
+from airflow_provider_raybatch.contract.last_run import LastRun
 
 
 class Limits(ContractModel):
@@ -26,3 +32,89 @@ class Limits(ContractModel):
     cluster_wait: Seconds | None = Field(default=None, ge=0)
     orphan_timeout: Seconds = Field(default=6 * 3600.0, ge=0)
     deadline: float | None = None
+
+
+ANY = "*"
+"""Instead of an accelerator type: all that are not named."""
+DEFAULT_CURRENCY = "USD"
+_CURRENCY = re.compile(r"[A-Z]{3}")
+
+
+def _number(given: Any) -> Any:
+    if isinstance(given, bool):
+        raise ValueError(f"it must be a number, but it is {shown(given)}")
+    return given
+
+
+Price = Annotated[float, BeforeValidator(_number), Field(ge=0.0, allow_inf_nan=False)]
+"""Of one GPU for one hour."""
+
+
+def _of_any(given: Any) -> Any:
+    """By type: a number is the price of any."""
+    if given is None or isinstance(given, Mapping):
+        return given
+    try:
+        return {ANY: float(_number(given))}
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            "it must be a number, or a dictionary by accelerator type such as {'H100': 3.9}, but it is "
+            f"{shown(given)}"
+        ) from None
+
+
+def _with_known_types(prices: dict[str, float]) -> dict[str, float]:
+    for name in prices:
+        checked_type(name)
+    return prices
+
+
+GpuHourPrice = Annotated[dict[str, Price], AfterValidator(_with_known_types), BeforeValidator(_of_any)]
+"""By Ray's accelerator type, and :data:`ANY`; a number is the price of any."""
+
+
+def _of_iso_4217(name: str) -> str:
+    if not _CURRENCY.fullmatch(name):
+        raise ValueError(f"{shown(name)} is not a currency as in ISO 4217, such as USD or EUR")
+    return name
+
+
+Currency = Annotated[str, AfterValidator(_of_iso_4217)]
+"""Three letters of ISO 4217."""
+
+
+class CostArguments(ContractModel):
+    """Prices and a limit; neither changes what is generated.
+
+    :param gpu_hour_price: by Ray's accelerator type; a number is that of any, under :data:`ANY`. ``None``
+        where it is not known.
+    :param max_cost: in `currency`.
+    :param currency: what prices are in, three letters of ISO 4217.
+    """
+
+    gpu_hour_price: GpuHourPrice | None = None
+    max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    currency: Currency = DEFAULT_CURRENCY
+
+    def price_of(self, accelerator_type: str | None) -> float | None:
+        """Of a GPU for an hour; ``None`` where it is not known."""
+        prices = self.gpu_hour_price or {}
+        return prices.get(accelerator_type or "", prices.get(ANY))
+
+
+class ReportArguments(ContractModel):
+    """What the report shows; nothing of it changes what is generated.
+
+    :param report_samples: rows with prompt and answer; with 0, content of rows is in the dataset, its dead
+        letters and error files alone: neither in the report nor in logs, events, manifest and failures.
+    :param last_run: numbers of the task's last dataset, as Airflow knows them; where the destination has it,
+        its manifest counts.
+    """
+
+    report_samples: int = Field(default=10, ge=0, le=100)
+    last_run: LastRun | None = None
+
+    @property
+    def shows_rows(self) -> bool:
+        """Whether reports, logs and failures may quote what rows hold."""
+        return self.report_samples > 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAI batch files: what both sides know of a line, and which arguments go with such a source."""
+"""OpenAI batch files: what both sides know of a line, which arguments go with them, and served batches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
 from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.location import FolderLocation
 
 OPENAI_BATCH = "openai_batch"
 """The format, of a source and of a dataset."""
@@ -25,6 +26,7 @@ _OF_LINES = {
     "system_prompt": "the messages of each line are what is asked",
     "steps": "the body of each line is the one request",
     "sampling_column": "the body of each line has its parameters",
+    "response_format": "the body of each line has its own",
     "adapter_column": "a line has the name of the model, and no adapter",
     "images": "the messages of each line have their images, as 'data:' URIs",
     **dict.fromkeys(("image_roots", "image_hosts"), "a line has its images in it, and no references"),
@@ -83,10 +85,6 @@ class OpenAiBatchArguments(ContractModel):
                 f"model_task: no endpoint of OpenAI's batches does {given.model_task!r}; it must be "
                 f"{' or '.join(map(repr, ENDPOINTS))}"
             )
-        if given.response_format != "text":
-            raise ValueError(
-                "response_format: with format 'openai_batch', each line has its own in its body; remove it"
-            )
         if given.engine == "ray_data_llm":
             raise ValueError(
                 "format: engine 'ray_data_llm' gives all rows the same parameters, and lines of "
@@ -118,3 +116,24 @@ class OpenAiBatchArguments(ContractModel):
     def answers_lines(self) -> bool:
         """Whether the dataset is OpenAI's output and error files, so that failed rows are answers, too."""
         return bool(getattr(self, "destination_format", None) == OPENAI_BATCH)
+
+
+class ServedBatch(ContractModel):
+    """The batch that a job answers.
+
+    :param folder: with the documents of the batch; its dataset lies below it.
+    :param expires_at: epoch seconds after which the rows that are left get no answer.
+    """
+
+    folder: FolderLocation
+    expires_at: float
+
+
+class ServedArguments(ContractModel):
+    """What a job knows of the batch that it answers.
+
+    :param served_batch: its lines without an answer become error lines when the batch expires or is
+        cancelled; ``None`` for a job that answers all rows or none.
+    """
+
+    served_batch: ServedBatch | None = Field(default=None)

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_raybatch.contract.arguments.adapters import AdapterLocation
 from airflow_provider_raybatch.contract.arguments.conditions import check_condition, holds
 from airflow_provider_raybatch.contract.arguments.images import ImageColumns
+from airflow_provider_raybatch.contract.arguments.model import AdapterLocation
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS, Message
 from airflow_provider_raybatch.contract.arguments.tools import OfferedTools
 from airflow_provider_raybatch.contract.base import ContractModel, shown
@@ -170,10 +170,6 @@ class AskedStep(ContractModel):
         """This one."""
         return self.steps[self.number]
 
-    def leaves_out(self, row: object) -> bool:
-        """Whether a row does not fulfil its conditions; one that could not be read is asked, and fails."""
-        return isinstance(row, dict) and not self.step.is_asked(row)
-
     @property
     def earlier(self) -> list[str]:
         """Names of the steps before it."""
@@ -250,8 +246,9 @@ class StepsArguments(ContractModel):
         return [] if self.asked_step is None else self.asked_step.step.condition_columns
 
     def leaves_out(self, row: object) -> bool:
-        """Whether a row does not fulfil the conditions of its step."""
-        return self.asked_step is not None and self.asked_step.leaves_out(row)
+        """Whether a row does not fulfil the conditions of its step; one that can't be read fails instead."""
+        step = self.asked_step
+        return step is not None and isinstance(row, dict) and not step.step.is_asked(row)
 
     @property
     def asks_in_steps(self) -> bool:

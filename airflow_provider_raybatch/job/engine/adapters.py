@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.adapters import is_on_hub, revision_of
+from airflow_provider_raybatch.contract.arguments.model import is_on_hub, revision_of
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec

@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from airflow_provider_raybatch.contract.arguments.logprobs import are_asked
+from airflow_provider_raybatch.contract.arguments.sampling import are_asked
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, schemas_of
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of

@@ -19,8 +19,7 @@ from contextlib import suppress
 from itertools import pairwise, takewhile
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.logprobs import COLUMNS as LOGPROBS
-from airflow_provider_raybatch.contract.arguments.logprobs import are_asked
+from airflow_provider_raybatch.contract.arguments.sampling import LOGPROBS, are_asked
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.engine.sampling_values import whole_number

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from pydantic import ValidationError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.text import in_words
-from airflow_provider_raybatch.job.failures.causes import chain, own_error, public_text
 
 _LONGEST = 600
 _MARKS: tuple[tuple[FailureClass, tuple[str, ...], str], ...] = (
@@ -181,3 +181,40 @@ def _telling(text: str, mark: str | None) -> str:
 def _one_line(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= _LONGEST else flat[: _LONGEST - 3] + "..."
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what caused it; Ray keeps the remote cause in `cause`."""
+    seen: set[int] = set()
+    queue: list[BaseException | None] = [error]
+    while queue:
+        current = queue.pop(0)
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        queue += [getattr(current, "cause", None), current.__cause__, current.__context__]
+
+
+def own_error(error: BaseException) -> RaybatchError | None:
+    """The first error of this package in the chain of causes."""
+    for inner in chain(error):
+        # Ray's error of a failed task is also an instance of the cause's class, but without its text and its
+        # failure class. Known by its name, since reports are made where there is no Ray.
+        of_ray = any(kind.__name__ == "RayTaskError" for kind in type(inner).__mro__)
+        if isinstance(inner, RaybatchError) and not of_ray:
+            return inner
+    return None
+
+
+def public_text(error: BaseException) -> str:
+    """What may be said of an exception without rows: its public sentence, else the names of its classes."""
+    if (mine := own_error(error)) is not None:
+        return mine.public
+    kinds = dict.fromkeys(type(inner).__name__ for inner in chain(error))
+    return f"{' from '.join(kinds)}, whose text is left out with report_samples=0, as it may quote rows"
+
+
+def said(error: BaseException, shows_rows: bool) -> str:
+    """The text of an exception as a log may show it, for a part of a sentence."""
+    return str(error) if shows_rows else public_text(error)

@@ -16,8 +16,7 @@ from copy import copy
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.job.failures.causes import chain, own_error
-from airflow_provider_raybatch.job.failures.diagnosis import diagnose
+from airflow_provider_raybatch.job.failures.diagnosis import chain, diagnose, own_error
 
 T = TypeVar("T")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import re
 
+from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.row import RowFailure
 
 _COUNT = r"\d+(?:,\d{3})*"
@@ -145,3 +146,8 @@ def public_reason(failure: RowFailure) -> str:
     if (kind := _CLASS.match(reason)) is not None and kind[1] in _CLASSES:
         return f"{general} ({kind[1]})"
     return general
+
+
+def refusal_by(begins: str, failure: RowFailure) -> PreflightError:
+    """The error of a job whose first rows all fail, by the reason of one of them."""
+    return PreflightError(f"{begins}: {failure.reason}.", public=f"{begins}: {public_reason(failure)}.")

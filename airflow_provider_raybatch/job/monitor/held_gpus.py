@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 
@@ -23,10 +24,6 @@ _AT_ONCE = 15.0
 _LONGEST_START = 660.0
 """The same of one whose environment Ray makes first, within ten minutes by default. One that comes later has
 waited for others' GPUs: jobs that begin at once all see the same ones idle."""
-
-
-def _when(report: ReplicaProgress) -> float:
-    return report.placed
 
 
 @dataclass
@@ -95,9 +92,11 @@ class HeldGpus:
 
     def _since(self) -> dict[str, float]:
         """When the first processes of replicas that found room at once got their GPUs."""
-        own = sorted((one for one in self._reports if one.placed and not one.is_warm), key=_when)
+        own = sorted(
+            (one for one in self._reports if one.placed and not one.is_warm), key=attrgetter("placed")
+        )
         firsts = {one.actor: one for one in reversed(own)}  # the first of each actor
-        ordered = sorted(firsts.values(), key=_when)
+        ordered = sorted(firsts.values(), key=attrgetter("placed"))
         return {
             one.replica: self.launched
             for number, one in enumerate(ordered)

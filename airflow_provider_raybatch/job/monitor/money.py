@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_raybatch.contract.arguments.cost import CostArguments
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments
 from airflow_provider_raybatch.contract.record import JobRecord
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raybatch.contract.arguments.cost import CostArguments
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments
 from airflow_provider_raybatch.contract.base import parse_file
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError

@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.chunks import ChunkArguments
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
 from airflow_provider_raybatch.contract.arguments.images import ImageArguments
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
-from airflow_provider_raybatch.contract.arguments.task import TaskArguments
+from airflow_provider_raybatch.contract.arguments.task import ChunkArguments, TaskArguments
 from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, commit_of, report_folder
@@ -26,7 +25,7 @@ from airflow_provider_raybatch.contract.report import FailureGroup, Report, Samp
 from airflow_provider_raybatch.contract.shown_uri import shown_uri, without_queries
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import all_storable, cut_to
-from airflow_provider_raybatch.job.failures.causes import said
+from airflow_provider_raybatch.job.failures.diagnosis import said
 from airflow_provider_raybatch.job.output.tally import Tally
 from airflow_provider_raybatch.report.page import report_page
 from airflow_provider_raybatch.storage.folder import Folder

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, 
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission, TaskKey
-from airflow_provider_raybatch.job.failures.causes import said
+from airflow_provider_raybatch.job.failures.diagnosis import said
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.record import listed_records
 from airflow_provider_raybatch.job.output.report import write

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN
 from airflow_provider_raybatch.contract.report import FailedExample, Sample, SampleAnswer, StepAnswers
 from airflow_provider_raybatch.contract.text import plain_reason
-from airflow_provider_raybatch.job.failures.causes import public_text
+from airflow_provider_raybatch.job.failures.diagnosis import public_text
 from airflow_provider_raybatch.job.failures.summary import kind_of_reason
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.prompt_values import mark

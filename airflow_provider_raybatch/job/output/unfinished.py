@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.arguments.cost import CostArguments
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.journal import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.last_run import LastRun

@@ -100,7 +100,8 @@ def context_on_cpus(
     """The context length of a job's engines on CPUs, whose cache depends on the free memory of each node."""
     if engine_args.get("max_model_len") is not None:
         return ContextLength(asked.own, "set in engine_args")
-    sizes = model and sizes_of({**engine_args, "max_model_len": asked.own}, model.shape, None)
+    given = {**engine_args, "max_model_len": asked.own}
+    sizes = None if model is None else sizes_of(given, model.shape, None)
     if model is None or sizes is None or asked.decides:
         return ContextLength(asked.own, "the model's own")
     row = _bytes_of_row(model, replace(sizes, cache_bytes=max(4, sizes.cache_bytes)), asked.own)

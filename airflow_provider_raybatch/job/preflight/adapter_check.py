@@ -8,30 +8,34 @@ which loads each adapter before the first request.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.arguments.adapters import is_on_hub, revision_of
+from airflow_provider_raybatch.contract.arguments.model import is_on_hub, revision_of
+from airflow_provider_raybatch.contract.digest import hex_digest, json_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.step_specs import with_adapters
+from airflow_provider_raybatch.contract.text import version_parts
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.failures.diagnosis import short
-from airflow_provider_raybatch.job.planning.lora_sizes import lora_args
-from airflow_provider_raybatch.job.preflight.adapter_digest import CONFIG, WEIGHTS, adapter_digest
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of, refuse_out_of_reach
 from airflow_provider_raybatch.job.preflight.model_loader import by_own_identity
-from airflow_provider_raybatch.job.preflight.model_version import hub_token
+from airflow_provider_raybatch.job.preflight.model_version import content_of, hub_token
+from airflow_provider_raybatch.storage.folder import folder
 
 MOST_RANK = 512
 """Of vLLM's ranks, the largest."""
 _NEEDED = ("r", "lora_alpha", "target_modules")
+_PLAIN = {"peft_type": "LORA", "use_dora": False, "bias": "none", "modules_to_save": None}
+"""What vLLM takes of these fields of a config."""
 _HEADER_SIZE, _MOST_HEADER = 8, 64 * 1024 * 1024
 _POINTER = b"version https://git-lfs"
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
@@ -133,7 +137,7 @@ def _problem(files: ModelFiles, config: Mapping[str, Any]) -> str | None:
             return "is a whole model and no adapter; give it as model"
         return f"has no {CONFIG}; give the folder that PEFT's save_pretrained has written"
     if not isinstance(own, Mapping) or not own:
-        return f"has a {CONFIG} that is not a JSON object; save the adapter again"
+        return f"has an {CONFIG} that is not a JSON object; save the adapter again"
     if not weights:
         return f"has no weights ({' or '.join(WEIGHTS)}); copy or download it whole"
     if files.start(weights[0], len(_POINTER)) == _POINTER:
@@ -142,21 +146,12 @@ def _problem(files: ModelFiles, config: Mapping[str, Any]) -> str | None:
 
 
 def _unsupported(own: Mapping[str, Any]) -> str | None:
-    kind = own.get("peft_type", "LORA")
-    if kind != "LORA":
-        return f"is an adapter of the type {kind!r}, and vLLM takes LoRA; merge it into its model"
+    for name, plain in _PLAIN.items():
+        if (value := own.get(name) or plain) != plain:
+            return f"has {name} {value!r}, which vLLM does not take; merge it into its model"
     missing = next((name for name in _NEEDED if own.get(name) is None), None)
     if missing is not None:
-        return f"has a {CONFIG} without {missing!r}; save the adapter again with PEFT"
-    if own.get("use_dora"):
-        return "uses DoRA, which vLLM does not; merge it into its model"
-    if own.get("bias", "none") != "none":
-        return f"has a bias ({own['bias']!r}), which vLLM does not take; train it with bias='none'"
-    if own.get("modules_to_save"):
-        return (
-            f"replaces whole modules (modules_to_save {own['modules_to_save']!r}), which vLLM does not take; "
-            "merge it into its model"
-        )
+        return f"has an {CONFIG} without {missing!r}; save the adapter again with PEFT"
     rank = _rank(own)
     if not 1 <= rank <= MOST_RANK:
         return f"has the rank {rank}, and vLLM takes 1 to {MOST_RANK}; train one of a lower rank"
@@ -182,7 +177,7 @@ def _shapes(files: ModelFiles, weights: str) -> Iterator[tuple[str, list[int]]]:
 
 
 def _misfit(shapes: Mapping[str, list[int]], own: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
-    """Why its weights are for another model, or of another rank than its config has."""
+    """Why its weights are for another model."""
     base = own.get("base_model_name_or_path")
     of = f" (its config names {base!r})" if base else ""
     layers, hidden = config.get("num_hidden_layers"), config.get("hidden_size")
@@ -197,9 +192,6 @@ def _misfit(shapes: Mapping[str, list[int]], own: Mapping[str, Any], config: Map
     if isinstance(hidden, int) and widths and hidden not in widths:
         width = min(widths)
         return f"was trained on another model{of}: its weights are {width} wide, and the model's are {hidden}"
-    ranks = [shape[0] for name, shape in shapes.items() if name.endswith("lora_A.weight") and shape]
-    if ranks and max(ranks) > _rank(own):
-        return f"has weights of the rank {max(ranks)}, and its {CONFIG} says {_rank(own)}; save it again"
     return None
 
 
@@ -258,3 +250,80 @@ def notes_of(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter]) -
 
 def _plain(model: str) -> str:
     return model.rstrip("/").rpartition("/")[2].lower()
+
+
+CONFIG = "adapter_config.json"
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
+"""In the order in which vLLM looks for them."""
+
+
+def adapter_digest(location: str, commit: str) -> str:
+    """32 hex digits over an adapter: of a folder by content, in S3 by sizes and entity tags.
+
+    :param commit: the hub's, which stands for its content there.
+    """
+    if commit:
+        return hex_digest(f"{location}@{commit}")
+    if location.lower().startswith("s3://"):
+        entries = folder(location).list(depth=1)
+        return json_digest([(one.path, one.size, one.version) for one in entries if _counts(one.path)])
+    state = hashlib.sha256()
+    for path in sorted(file for file in Path(location).iterdir() if _counts(file.name)):
+        state.update(f"{path.name}:{path.stat().st_size}\n".encode())
+        for piece in content_of(path):
+            state.update(piece)
+    return state.hexdigest()[:32]
+
+
+def _counts(name: str) -> bool:
+    return name == CONFIG or name in WEIGHTS
+
+
+_MOST_AT_ONCE = 8
+"""Adapters in a GPU's memory by default: each takes room for the largest rank in every layer."""
+_MOST_KEPT_BYTES = 4 * 1024**3
+"""Of adapters in an engine's main memory by default; others are read again from disk."""
+_RIGHT_ON_CPU = (0, 33)
+"""The vLLM that gives rows without an adapter none on CPUs. Earlier ones give them that of the last slot."""
+
+
+def lora_args(
+    ranks: Sequence[int],
+    largest: int,
+    given: Mapping[str, Any],
+    known_ranks: Sequence[int],
+    on_cpu: bool,
+    vllm: str,
+) -> dict[str, Any]:
+    """The engine arguments that are not given, for an engine with adapters.
+
+    :param ranks: of the adapters.
+    :param largest: bytes of the largest adapter's weights; 0 if not known.
+    :param given: the user's engine arguments.
+    :param known_ranks: values that vLLM takes for ``max_lora_rank``.
+    :param on_cpu: whether the engine runs on CPUs.
+    :param vllm: its version.
+    :raises PreflightError: a given one is too small for the adapters.
+    """
+    most, adapters = max(ranks), len(ranks)
+    rank = given.get("max_lora_rank")
+    if isinstance(rank, int) and rank < most:
+        raise PreflightError(
+            f"engine_args: max_lora_rank is {rank}, and an adapter has the rank {most}; leave it out."
+        )
+    needs_empty_slot = on_cpu and version_parts(vllm) < _RIGHT_ON_CPU
+    at_once = adapters + 1 if needs_empty_slot else min(adapters, _MOST_AT_ONCE)
+    asked = given.get("max_loras", at_once)
+    if needs_empty_slot and isinstance(asked, int) and asked < at_once:
+        raise PreflightError(
+            f"engine_args: max_loras is {asked}, and vLLM {vllm} on CPUs needs one more than there are "
+            f"adapters ({at_once}), or it answers rows of the model alone with an adapter; leave it out."
+        )
+    kept = min(adapters, _MOST_KEPT_BYTES // largest if largest else adapters)
+    derived = {
+        "enable_lora": True,
+        "max_lora_rank": next((one for one in sorted(known_ranks) if one >= most), most),
+        "max_loras": at_once,
+        "max_cpu_loras": max(kept, asked if isinstance(asked, int) else at_once),
+    }
+    return {name: value for name, value in derived.items() if name not in given}

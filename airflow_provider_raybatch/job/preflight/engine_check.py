@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -106,23 +106,26 @@ def check_engine(
     if spec.engine == "echo" or not engine_is_here(spec):
         return ModelCheck(digests=Digests(spec=spec.response_digest))
     checked = _checked_model(spec, requests, environment, launch)
+    for text in _warnings(spec, checked):
+        emit(events.Notice(level="warning", message=text))
+    return checked
+
+
+def _warnings(spec: BatchInferenceSpec, checked: ModelCheck) -> Iterator[str]:
+    """What may spoil responses."""
     if surplus := checked.surplus_tokens:
-        text = (
+        yield (
             f"model: its tokenizer is longer than its vocabulary, by {len(surplus):,} (first "
             f"{surplus[0]!r}); rows with such a token will be dead letters."
         )
-        emit(events.Notice(level="warning", message=text))
-    for text in notes_of(spec, checked.adapters):
-        emit(events.Notice(level="warning", message=text))
+    yield from notes_of(spec, checked.adapters)
     if checked.absent_bos:
-        text = (
+        yield (
             f"chat_template: no chat begins with {checked.absent_bos!r}, as the texts do that the model was "
             "trained with; put {{ bos_token }} at the template's beginning, or responses may be worse."
         )
-        emit(events.Notice(level="warning", message=text))
     if checked.about_reasoning:
-        emit(events.Notice(level="warning", message=checked.about_reasoning))
-    return checked
+        yield checked.about_reasoning
 
 
 def tell_of_memory(spec: BatchInferenceSpec, checked: ModelCheck, emit: Emit) -> ModelCheck:

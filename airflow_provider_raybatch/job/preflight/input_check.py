@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.row_template import RowTemplate, placeho
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of, nearest
-from airflow_provider_raybatch.job.failures.public_reasons import public_reason
+from airflow_provider_raybatch.job.failures.public_reasons import public_reason, refusal_by
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.csv_records import OTHER_DELIMITERS
@@ -143,7 +143,7 @@ def check_rows(
         _, first = failures[0]
         field = "images" if first.step == "media" else "prompt"
         none = f"{field}: none of the first {rows} makes a request; the first fails in step {first.step!r}"
-        raise PreflightError(f"{none}: {first.reason}.", public=f"{none}: {public_reason(first)}.")
+        raise refusal_by(none, first)
     if failures:
         tolerance.before(failures, sampled.rows)
         become = "error lines" if spec.answers_lines else "dead letters"
@@ -167,7 +167,6 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
     if spec.postprocess is not None:
         postprocess.load(spec.postprocess)
     render = task_of(spec).renderer()
-    step = spec.asked_step
     reader = Reader(source.listing, needed_columns(spec), credentials, texts=spec.text_columns())
     access = image_access(spec, source.listing, credentials)
     requests: list[Request] = []
@@ -177,7 +176,7 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
         rows = reader.read(chunk).rows
         rendered = (_allowed(one, access) for one in render_all(render, rows))
         for ordinal, (row, made) in enumerate(zip(rows, rendered, strict=True), chunk.ordinal):
-            if made is NOT_ASKED or (step is not None and step.leaves_out(row)):
+            if made is NOT_ASKED or spec.leaves_out(row):
                 skipped.append(ordinal)
             elif isinstance(made, RowFailure):
                 failures.append((ordinal, made))

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, version_parts
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.context_length import (
     AskedContext,
@@ -34,6 +34,8 @@ from airflow_provider_raybatch.job.planning.plan import ClusterView
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
 from airflow_provider_raybatch.job.preflight.model_look import weights_of
 
+_WITHOUT_GRAPHS = (0, 26)
+"""The vLLM that was measured not to set memory aside for CUDA graphs; 0.29 does by default."""
 _SURPRISE = 0.1
 """Of the tokens: on H200s it was 0.11 %; where 4 GiB are left, a tenth is less than half a GiB."""
 _QUANTISATION = "hf_quant_config.json"
@@ -53,26 +55,20 @@ def model_sizes(config: Mapping[str, Any], files: ModelFiles | None, vllm: str |
     if shape is None:
         return None
     stored = _stored(files) if shape.needs_files and files is not None else None
-    return ModelSizes(shape, stored, counts_graphs=_counts_graphs(vllm))
+    return ModelSizes(shape, stored, counts_graphs=version_parts(vllm or "") > _WITHOUT_GRAPHS)
 
 
-def check_memory(
-    spec: BatchInferenceSpec,
-    model: ModelSizes | None,
-    cluster: ClusterView,
-    most_memory: Callable[[], int | None] = cluster_view.most_memory,
-) -> Notice | None:
+def check_memory(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: ClusterView) -> Notice | None:
     """Say what the model leaves of a GPU's memory.
 
     :param model: ``None`` if nothing is known of it.
-    :param most_memory: of a node; called only where Ray's own number does not hold the model.
     :returns: ``None`` on CPUs, and where nothing is known for certain.
     :raises PreflightError: the weights alone exceed the memory of every GPU that the cluster has or may get;
         on CPUs that of every node.
     """
     if model is None:
         return None
-    _refuse(spec, model, cluster, most_memory)
+    _refuse(spec, model, cluster)
     if not plan.make(spec, 1, cluster).gpus:
         return None
     fit = expected_fit(spec, model, cluster)
@@ -95,15 +91,9 @@ def refuse_share(spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterVi
         _refuse_weights(spec, model, cluster)
 
 
-def refuse_by_config(
-    spec: BatchInferenceSpec,
-    files: ModelFiles,
-    cluster: ClusterView,
-    most_memory: Callable[[], int | None] = cluster_view.most_memory,
-) -> None:
+def refuse_by_config(spec: BatchInferenceSpec, files: ModelFiles, cluster: ClusterView) -> None:
     """Refuse weights that no GPU or node holds by the model's files alone, before vLLM is imported.
 
-    :param most_memory: see :func:`check_memory`.
     :raises PreflightError: the weights exceed all memory, however the architecture fills in the config.
     """
     model = None
@@ -113,7 +103,7 @@ def refuse_by_config(
             config.setdefault("quantization_config", files.json(_QUANTISATION))
         model = model_sizes(config, files, None)
     if model is not None:
-        _refuse(spec, model, cluster, most_memory)
+        _refuse(spec, model, cluster)
 
 
 def expected_fit(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: ClusterView) -> ModelFit:
@@ -208,24 +198,20 @@ def _refuse_weights(
         raise PreflightError(why)
 
 
-def _refuse(
-    spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView, most_memory: Callable[[], int | None]
-) -> None:
+def _refuse(spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView) -> None:
     if plan.make(spec, 1, cluster).gpus:
         _refuse_weights(spec, model, cluster)
     else:
-        _refuse_on_cpus(spec, model, cluster, most_memory)
+        _refuse_on_cpus(spec, model, cluster)
 
 
-def _refuse_on_cpus(
-    spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView, most_memory: Callable[[], int | None]
-) -> None:
+def _refuse_on_cpus(spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView) -> None:
     """The kernel would end the engine, or another process of its node."""
     weights = weights_on_cpus(model, spec.engine_args)
     free = max((sum(node.get(name, 0.0) for name in _RAYS_MEMORY) for node in cluster.nodes), default=0.0)
     if weights <= free or cluster.autoscaler is not None or _may_grow(spec, cluster):
         return
-    memory = most_memory()
+    memory = cluster_view.most_memory()  # asks each node, as Ray's own number does not hold the model
     if memory is not None and (why := refusal_on_cpus(spec.model, weights, memory)):
         raise PreflightError(why)
 
@@ -246,9 +232,3 @@ def _stored(files: ModelFiles) -> int | None:
         total = metadata.get("total_size")
         return total if isinstance(total, int) and total > 0 else None
     return None
-
-
-def _counts_graphs(vllm: str | None) -> bool:
-    """0.26 was measured not to set memory aside for CUDA graphs; 0.29 does by default."""
-    parts = [int(part) for part in (vllm or "").split("+")[0].split(".")[:2] if part.isdigit()]
-    return parts > [0, 26]

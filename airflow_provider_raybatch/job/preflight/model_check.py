@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, version_parts
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import with_response
@@ -30,7 +30,7 @@ from airflow_provider_raybatch.job.engine.image_prompts import with_stand_ins
 from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
 from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
-from airflow_provider_raybatch.job.failures.public_reasons import public_reason
+from airflow_provider_raybatch.job.failures.public_reasons import refusal_by
 from airflow_provider_raybatch.job.planning.context_length import ContextLength
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
 from airflow_provider_raybatch.job.preflight.adapter_check import (
@@ -42,12 +42,10 @@ from airflow_provider_raybatch.job.preflight.image_check import check_images, re
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_files import files_of
 from airflow_provider_raybatch.job.preflight.model_loader import check_bucket, check_loader, is_in_bucket
-from airflow_provider_raybatch.job.preflight.model_look import no_text, refuse_by_files, refuse_missing
-from airflow_provider_raybatch.job.preflight.model_version import hub_token, model_digest
-from airflow_provider_raybatch.job.preflight.pinned import pinned_revisions
-from airflow_provider_raybatch.job.preflight.pooling_check import check_pooling
+from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing, wrong_task
+from airflow_provider_raybatch.job.preflight.model_version import hub_token, model_digest, pinned_revisions
 from airflow_provider_raybatch.job.preflight.reasoning_check import check_reasoning
-from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, compact_json
+from airflow_provider_raybatch.job.preflight.sampling_check import check_pooling, check_sampling, compact_json
 from airflow_provider_raybatch.job.preflight.tool_check import check_calls
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
@@ -149,7 +147,7 @@ def check_model(
             _check_chat(spec, tokenizer, requests)
     else:
         if not vllm_compat.generates(config):  # its files may not tell
-            raise PreflightError(f"model: {spec.model!r} {no_text('is a pooling model')}.")
+            raise PreflightError(f"model: {spec.model!r} {wrong_task('generate', 'is a pooling model')}.")
         check_token_ids(params, tokenizer, vocabulary)
         _check_chat(spec, tokenizer, requests)
         about_reasoning = check_reasoning(spec, tokenizer, chats.text, requests)
@@ -266,12 +264,9 @@ def _refuse_all(failures: Sequence[RowFailure], lengths: Sequence[int], context:
     """:raises PreflightError: no prompt becomes tokens, or all exceed the context."""
     if failures and not lengths:
         argument = {"template": "chat_template", "media": "images"}.get(failures[0].step, "prompt")
-        none = (
-            f"{argument}: none of the first {count_of(len(failures), 'row')} becomes tokens; the first fails"
-        )
-        raise PreflightError(
-            f"{none}: {failures[0].reason}.", public=f"{none}: {public_reason(failures[0])}."
-        )
+        rows = count_of(len(failures), "row")
+        none = f"{argument}: none of the first {rows} becomes tokens; the first fails"
+        raise refusal_by(none, failures[0])
     if lengths and min(lengths) >= context:
         raise PreflightError(
             f"prompt: all of the first {count_of(len(lengths), 'prompt')} exceed the model's context of "
@@ -317,8 +312,7 @@ def _check_version() -> None:
             "still to come, name their accelerator_type."
         ) from error
     version = str(vllm.__version__)
-    found = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
-    if found < _OLDEST_VLLM:
+    if version_parts(version) < _OLDEST_VLLM:
         raise PreflightError(f"engine: the cluster has vLLM {version}; 0.26 or newer is needed.")
 
 

@@ -96,54 +96,41 @@ def wrong_task(model_task: str, does: str, architecture: str = "") -> str | None
 
     :param does: what the model does; empty if that is not known.
     """
-    served_by, refusal = _NEEDS.get(model_task, (does, no_text))
+    served_by, lacks = _NEEDS.get(model_task, _NEEDS["generate"])
     if not does or does == served_by:
         return None
-    return refusal(f"({architecture}) {does}" if architecture else does)
-
-
-def no_text(does: str) -> str:
-    """Of a model that does something else than generating."""
-    return f"{does} and generates no text; choose a model that does, such as an instruct model"
-
-
-def _no_vectors(does: str) -> str:
-    """Of a model that does something else than making vectors."""
-    other = ""
-    if does.endswith(GENERATES):
-        other = ", or engine_args={'runner': 'pooling', 'convert': 'embed'} for this one's last token"
-    return (
-        f"{does} and makes no embeddings; model_task 'embed' needs an embedding model, such as one of "
-        f"sentence-transformers{other}"
-    )
-
-
-def _no_labels(does: str) -> str:
-    """Of a model that does something else than classifying texts."""
-    return (
-        f"{does} and has no head that classifies a text; model_task 'classify' needs a model with one, such "
-        "as a ...ForSequenceClassification"
-    )
-
-
-def _no_scores(does: str) -> str:
-    """Of a model that does something else than scoring pairs."""
-    other = ""
-    if does.endswith(EMBEDS):
-        other = "; of this one, take vectors with model_task 'embed', and compare them by their cosine"
-    return (
-        f"{does} and scores no pairs; model_task 'score' needs a cross-encoder (reranker), a "
-        f"...ForSequenceClassification with one label{other}"
-    )
+    other = _OTHERWISE.get((model_task, does), "")
+    return f"{f'({architecture}) ' if architecture else ''}{does} and {lacks}{other}"
 
 
 _NEEDS = {
-    "generate": (GENERATES, no_text),
-    "embed": (EMBEDS, _no_vectors),
-    "classify": (CLASSIFIES, _no_labels),
-    "score": (CLASSIFIES, _no_scores),
+    "generate": (GENERATES, "generates no text; choose a model that does, such as an instruct model"),
+    "embed": (
+        EMBEDS,
+        "makes no embeddings; model_task 'embed' needs an embedding model, such as one of "
+        "sentence-transformers",
+    ),
+    "classify": (
+        CLASSIFIES,
+        "has no head that classifies a text; model_task 'classify' needs a model with one, such as a "
+        "...ForSequenceClassification",
+    ),
+    "score": (
+        CLASSIFIES,
+        "scores no pairs; model_task 'score' needs a cross-encoder (reranker), a "
+        "...ForSequenceClassification with one label",
+    ),
 }
-"""By the kind of task, what models do that can do it, and the refusal of others."""
+"""By the kind of task, what models do that can do it, and what others lack."""
+_OTHERWISE = {
+    ("embed", GENERATES): (
+        ", or engine_args={'runner': 'pooling', 'convert': 'embed'} for this one's last token"
+    ),
+    ("score", EMBEDS): (
+        "; of this one, take vectors with model_task 'embed', and compare them by their cosine"
+    ),
+}
+"""By the kind of task and what the model does, what else it can be used for."""
 
 
 def _problem(files: ModelFiles, args: Mapping[str, Any], model_task: str) -> str | None:

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.input.http import Copies
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.monitor.budget import check_cost
+from airflow_provider_raybatch.job.monitor.budget import check_cost, check_prices
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.monitor.money import Money, spent_before
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
@@ -49,10 +49,8 @@ from airflow_provider_raybatch.job.preflight.input_check import (
     look_at_source,
     sample,
 )
-from airflow_provider_raybatch.job.preflight.later_steps import check_later_steps
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.price_check import check_prices
-from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
+from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_later_steps, check_prompts
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
@@ -169,15 +167,20 @@ def open_destination(context: JobContext, submission: Submission) -> BatchManife
     if spec.engine == ray_data_llm.NAME:
         ray_data_llm.check_processor(spec)
     check_names(spec)
-    take_over, place = spec.on_destination_owned == "take_over", folder(spec.destination, context.secrets.aws)
-    context.journal = Journal(place, submission, take_over, spec.fingerprint)
+    context.journal = journal_of(spec, submission, context.secrets)
     if (committed := context.journal.committed()) is not None:
         return committed
     context.journal.check_owner()
     context.may_report = True
-    context.records = records_of(place, layout.task_folder(submission))
+    context.records = records_of(context.journal.folder, layout.task_folder(submission))
     context.money = Money(spec, spent_before(context.records, submission.run_token))
     return None
+
+
+def journal_of(spec: BatchInferenceSpec, submission: Submission, secrets: Secrets) -> Journal:
+    """Of the destination, for a submission."""
+    take_over = spec.on_destination_owned == "take_over"
+    return Journal(folder(spec.destination, secrets.aws), submission, take_over, spec.fingerprint)
 
 
 def copies_of(context: JobContext) -> Copies:

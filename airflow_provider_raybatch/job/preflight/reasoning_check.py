@@ -8,10 +8,10 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import nearest
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_parsers
+from airflow_provider_raybatch.job.engine import vllm_compat_parsers
 from airflow_provider_raybatch.job.engine.reasoning import BEGINS, ENDS, left_tags
 from airflow_provider_raybatch.job.failures.diagnosis import short
+from airflow_provider_raybatch.job.preflight.tool_check import no_parser
 from airflow_provider_raybatch.job.row import Request
 
 _HARMONY = "analysis, commentary, final"
@@ -61,7 +61,7 @@ def _check_parser(spec: BatchInferenceSpec, tokenizer: Any) -> str:
     except Exception as error:  # each parser raises its own
         known = vllm_compat_parsers.parser_names()
         if name not in known:
-            raise PreflightError(f"engine_args: {_unknown(name, known)}.") from None
+            raise PreflightError(f"engine_args: {no_parser('reasoning_parser', name, known)}") from None
         raise PreflightError(
             f"engine_args: reasoning_parser {name!r} does not fit {spec.model!r} ({short(error)}); name the "
             "parser of the model's family, or remove it if the model does not reason."
@@ -74,12 +74,6 @@ def _check_parser(spec: BatchInferenceSpec, tokenizer: Any) -> str:
         ) from error
     template = spec.chat_template or getattr(tokenizer, "chat_template", None) or ""
     return _warning(name, spec.model, parser, left, f"{template}{''.join(tokenizer.get_vocab())}")
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    near = nearest(name, known)
-    meant = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}"
-    return f"vLLM {vllm_compat.installed_version()} has no reasoning_parser {name!r}; {meant.rstrip('?')}"
 
 
 def _warning(name: str, model: str, parser: Any, left: Sequence[tuple[str, str]], known: str) -> str:

@@ -31,10 +31,7 @@ def check_tools(spec: BatchInferenceSpec) -> None:
                     raise PreflightError(f"{where} {error}.") from None
     name, known = spec.tool_call_parser, vllm_compat_parsers.tool_parsers()
     if name is not None and known and name not in known:
-        near = nearest(name, known)
-        meant = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}."
-        version = vllm_compat.installed_version()
-        raise PreflightError(f"tool_call_parser: vLLM {version} has no parser {name!r}; {meant}")
+        raise PreflightError(f"tool_call_parser: {no_parser('parser', name, known)}")
 
 
 def check_calls(
@@ -81,3 +78,10 @@ def _check_caller(spec: BatchInferenceSpec, tokenizer: Any, where: str) -> None:
 def _where(step: str) -> str:
     """The start of a sentence about the tools of a step."""
     return f"steps: {step}: " if step else ""
+
+
+def no_parser(kind: str, name: str, known: Sequence[str]) -> str:
+    """That vLLM lacks a parser, and what may be meant, up to the end of a sentence."""
+    near = nearest(name, known)
+    meant = f"did you mean {near!r}?" if near else f"it has {', '.join(known)}."
+    return f"vLLM {vllm_compat.installed_version()} has no {kind} {name!r}; {meant}"

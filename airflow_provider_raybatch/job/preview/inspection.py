@@ -14,7 +14,6 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.input.http import Copies
@@ -39,10 +38,9 @@ from airflow_provider_raybatch.job.preflight.input_check import (
     sample,
     source_notes,
 )
-from airflow_provider_raybatch.job.preflight.later_steps import check_later_steps
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_prompts
-from airflow_provider_raybatch.job.preflight.ready import with_time
+from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_later_steps, check_prompts
+from airflow_provider_raybatch.job.preflight.ready import journal_of, with_time
 from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
@@ -141,7 +139,7 @@ def inspect(
     if spec.engine == ray_data_llm.NAME:
         with refusals.caught():
             ray_data_llm.check_processor(spec)
-    journal = _journal(spec, submission, secrets)
+    journal = journal_of(spec, submission, secrets)
     with refusals.caught():
         journal = _of_the_owner(journal, spec, secrets, refusals)
         journal.check_owner()
@@ -168,11 +166,6 @@ def inspect(
     return found
 
 
-def _journal(spec: BatchInferenceSpec, submission: Submission, secrets: Secrets) -> Journal:
-    take_over = spec.on_destination_owned == "take_over"
-    return Journal(folder(spec.destination, secrets.aws), submission, take_over, spec.fingerprint)
-
-
 def _of_the_owner(
     journal: Journal, spec: BatchInferenceSpec, secrets: Secrets, refusals: Refusals
 ) -> Journal:
@@ -188,7 +181,7 @@ def _of_the_owner(
         "run is refused unless on_destination_owned='take_over' is set"
     )
     owner = {"task": last.owner, "run_token": last.run_token, "submission_id": last.submission_id}
-    return _journal(spec, journal.submission.model_copy(update=owner), secrets)
+    return journal_of(spec, journal.submission.model_copy(update=owner), secrets)
 
 
 def scratch() -> str:

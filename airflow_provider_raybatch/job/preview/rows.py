@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,18 +16,23 @@ from airflow_provider_raybatch.contract.preview import (
     PreviewRow,
 )
 from airflow_provider_raybatch.contract.text import clean, cut_to
+from airflow_provider_raybatch.job.parts.ledger import Ledger
 from airflow_provider_raybatch.job.preview import tokens
-from airflow_provider_raybatch.job.preview.answered import answered
 from airflow_provider_raybatch.job.preview.inspection import Inspected, sized
 from airflow_provider_raybatch.job.preview.picked import ROWS_PER_RUN, picked_rows
 from airflow_provider_raybatch.job.preview.refusals import Refusals
-from airflow_provider_raybatch.job.preview.shown_messages import shown_messages
+from airflow_provider_raybatch.job.preview.row_answer import shown_messages
 from airflow_provider_raybatch.job.preview.step_answers import read_rows
 from airflow_provider_raybatch.job.preview.tokens import Counted, PromptLength, Question
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
 from airflow_provider_raybatch.job.replica.row_asker import Read
 from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.request import keys as request_keys
+from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
+from airflow_provider_raybatch.job.reuse.hits import Responses
+from airflow_provider_raybatch.job.reuse.reuse import parts_of_task
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.work import Job
 
 
 @dataclass
@@ -156,3 +161,32 @@ def _sampling(request: Request | None) -> str:
     if request is None or not request.sampling:
         return ""
     return cut_to(1_000, clean(json.dumps(dict(request.sampling), ensure_ascii=False, default=str)))
+
+
+def answered(
+    job: Job, earlier: Ledger, store: Responses | None, rows: Mapping[int, bytes]
+) -> dict[int, Answered]:
+    """Where the rows have an answer, in the order in which a job searches; without those that have none.
+
+    :param earlier: of the same input and requests.
+    :param rows: request keys by ordinal.
+    """
+    found: dict[int, Answered] = {ordinal: "earlier job" for ordinal in rows if earlier.good[ordinal]}
+    own = f"{job.run_folder}/"
+    elsewhere = [part for part in parts_of_task(job) if not part.path.startswith(own)]
+    if elsewhere:
+        carried = LedgerResponses(job.folder, elsewhere, damaged=lambda path: None)
+        _add(found, rows, carried, "earlier input")
+    if store is not None:
+        _add(found, rows, store, "response store")
+    return found
+
+
+def _add(found: dict[int, Answered], rows: Mapping[int, bytes], source: Responses, what: Answered) -> None:
+    left = {ordinal: key for ordinal, key in rows.items() if ordinal not in found}
+    if not left:
+        return
+    keys = np.unique(request_keys.as_array(list(left.values())))
+    # Of NumPy's bytes, zeros at the end are not shown.
+    hits = {keys[place : place + 1].tobytes() for place in source.lookup(keys).places.tolist()}
+    found.update({ordinal: what for ordinal, key in left.items() if key in hits})

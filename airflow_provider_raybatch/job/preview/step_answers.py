@@ -10,8 +10,7 @@ from airflow_provider_raybatch.contract.preview import MOST_OF_STEP, RowAnswer
 from airflow_provider_raybatch.job.engine.base import Engine
 from airflow_provider_raybatch.job.parts.part import Part, outputs_of
 from airflow_provider_raybatch.job.preview.picked import Picked
-from airflow_provider_raybatch.job.preview.row_answer import decoded, row_answer
-from airflow_provider_raybatch.job.preview.shown_messages import shown_messages
+from airflow_provider_raybatch.job.preview.row_answer import decoded, row_answer, shown_messages
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process_parts import PartWriter, WrittenPart
 from airflow_provider_raybatch.job.replica.row_asker import Read, RowAsker

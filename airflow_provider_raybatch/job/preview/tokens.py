@@ -309,11 +309,9 @@ def _rows(
     own = None if step is None else step.step
     if own is not None:  # of conditions, those that answers do not decide
         own = own.model_copy(update={"when": [one for one in own.when if one[0] not in earlier]})
-    columns = (
-        [one for one in read_columns(job.spec) or () if one not in earlier]
-        if earlier
-        else (read_columns(job.spec))
-    )
+    columns = read_columns(job.spec)
+    if earlier and columns is not None:
+        columns = [one for one in columns if one not in earlier]
     reader = Reader(job.listing, columns, job.credentials, whole=False, texts=job.spec.text_columns())
     builder = RequestBuilder(job.spec, job.task.renderer(), job.keyer)
     for chunk, positions in question.picked:

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
+from airflow_provider_raybatch.contract.arguments.output import ReuseArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.job.failures.causes import said
+from airflow_provider_raybatch.job.failures.diagnosis import said
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError

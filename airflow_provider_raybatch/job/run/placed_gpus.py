@@ -7,7 +7,7 @@ import time
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
-from airflow_provider_raybatch.job.planning.gpu_types import GpuTypes
+from airflow_provider_raybatch.job.planning.cluster_view import GpuTypes
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm

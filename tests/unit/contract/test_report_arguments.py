@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.cost import CostArguments
-from airflow_provider_raybatch.contract.arguments.report import ReportArguments
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments, ReportArguments
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from tests.support.specs import spec, spec_error

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from airflow_provider_raybatch.batches.ending import dataset_of
-from airflow_provider_raybatch.contract.arguments.served import ServedBatch
+from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.batch_api.records import BatchRecord
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError

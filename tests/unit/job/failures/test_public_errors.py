@@ -11,8 +11,7 @@ import pytest
 from ray.exceptions import RayTaskError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
-from airflow_provider_raybatch.job.failures.causes import said
-from airflow_provider_raybatch.job.failures.diagnosis import diagnose
+from airflow_provider_raybatch.job.failures.diagnosis import diagnose, said
 from airflow_provider_raybatch.job.failures.public_errors import (
     guarded,
     guarded_task,

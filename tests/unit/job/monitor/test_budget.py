@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.cost import CostArguments
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments, Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.job.monitor.budget import Budget, check_cost, spent

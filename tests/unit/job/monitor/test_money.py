@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.cost import CostArguments
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
 from airflow_provider_raybatch.job.monitor.money import Money, spent_before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.served import ServedBatch
+from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.batch_api.records import BatchOutcome, BatchProgress, Decision
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.context_length import ContextLength
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
 from airflow_provider_raybatch.job.planning.plan import ClusterView
@@ -72,7 +73,9 @@ def on_cpus(
         return None if most is None else int(most * GIB)
 
     job = spec(engine="vllm", model="acme/large", **fields)
-    assert check_memory(job, model, cluster, most_memory) is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_view, "most_memory", most_memory)
+        assert check_memory(job, model, cluster) is None
     return bool(asked)
 
 
@@ -153,7 +156,9 @@ def by_config(config: Any, cluster: ClusterView = NODES, **fields: Any) -> bool:
     """Whether the model may be asked."""
     found = ModelFiles({"config.json": 1}, lambda _: json.dumps(config).encode())
     job = spec(engine="vllm", model="acme/large", **fields)
-    refuse_by_config(job, found, cluster, lambda: 23 * GIB)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_view, "most_memory", lambda: 23 * GIB)
+        refuse_by_config(job, found, cluster)
     return True
 
 
@@ -180,11 +185,12 @@ def test_what_a_config_leaves_open_is_no_reason_to_refuse() -> None:
     assert by_config(SHAPES["70B"], engine_args={"hf_overrides": {"num_hidden_layers": 1}})
 
 
-def test_a_quantisation_beside_the_config_counts() -> None:
+def test_a_quantisation_beside_the_config_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """ModelOpt wrote its own file, and compressed-tensors had another name in the config; vLLM reads both."""
     contents = {"config.json": SHAPES["70B"], "hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}}}
     found = ModelFiles(dict.fromkeys(contents, 1), lambda name: json.dumps(contents[name]).encode())
-    refuse_by_config(spec(engine="vllm", model="acme/large"), found, NODES, lambda: 23 * GIB)
+    monkeypatch.setattr(cluster_view, "most_memory", lambda: 23 * GIB)
+    refuse_by_config(spec(engine="vllm", model="acme/large"), found, NODES)
     groups = {"all": {"weights": {"num_bits": 4}}}
     smaller = {"quant_method": "compressed-tensors", "config_groups": groups}
     almost = ClusterView(({"CPU": 2.0, "memory": 45.0 * GIB},))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.preflight import model_check, pinned
+from airflow_provider_raybatch.job.preflight import model_check, model_version
 from tests.support.model_configs import SHAPES
 from tests.support.specs import spec
 
@@ -20,7 +20,7 @@ class Resolved(str):
 
 def test_a_commit_is_plain_text() -> None:
     commit = "a" * 40
-    found = pinned._commit("acme/tiny", commit, Resolved(commit), "config.json")
+    found = model_version._commit("acme/tiny", commit, Resolved(commit), "config.json")
     assert found == commit
     assert type(found) is str
 

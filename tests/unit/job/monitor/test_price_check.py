@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.cost import CostArguments
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.monitor.budget import check_prices
 from airflow_provider_raybatch.job.planning.node_groups import AutoscalerLimits, NodeGroup
 from airflow_provider_raybatch.job.planning.plan import ClusterView
-from airflow_provider_raybatch.job.preflight.price_check import check_prices
 
 H100 = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:H100": 1.0}
 UNNAMED = {"CPU": 8.0, "GPU": 1.0}
@@ -38,7 +38,7 @@ def test_a_type_without_a_price_is_told() -> None:
 @pytest.mark.parametrize("asked", [None, "A100", "A100-40G"])
 @pytest.mark.parametrize("priced", ["A100", "A100-40G"])
 def test_one_name_of_a_node_needs_a_price(asked: str | None, priced: str) -> None:
-    """The job is billed by it, see :mod:`airflow_provider_raybatch.job.planning.gpu_types`."""
+    """The job is billed by it, see :mod:`airflow_provider_raybatch.job.planning.cluster_view`."""
     both = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:A100": 1.0, "accelerator_type:A100-40G": 1.0}
     assert told({priced: 3}, ClusterView((both, {"CPU": 4.0})), asked=asked, most=5) == []
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.planning.lora_sizes import lora_args
+from airflow_provider_raybatch.job.preflight.adapter_check import lora_args
 
 KNOWN = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
