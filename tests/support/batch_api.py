@@ -16,15 +16,18 @@ from airflow_provider_raybatch.batches.settings import BatchApiSettings, require
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
 from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id, new_file_id
 from airflow_provider_raybatch.contract.batch_api.records import (
+    BatchEnd,
     BatchOutcome,
+    BatchProgress,
     BatchRecord,
     Decision,
     FileRecord,
+    RequestCounts,
     StoredPiece,
 )
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.events import Committed
-from airflow_provider_raybatch.contract.layout import CONTENT, file_folder
+from airflow_provider_raybatch.contract.layout import CONTENT, PROGRESS, batch_folder, file_folder
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.storage.folder import Folder
@@ -34,6 +37,7 @@ SECRET = "the secret of the Airflow of these tests"
 COMMIT = "20260102T030405-0123abcd"
 MADE_AT = 1767322800.0
 MODEL = "small"
+DAY = 86_400.0
 ANSWER = {"custom_id": "a", "response": {"status_code": 200}}
 
 
@@ -59,51 +63,95 @@ def line(number: int, model: str = MODEL, **body: Any) -> dict[str, Any]:
     }
 
 
-def created(
-    store: BatchStore, content: bytes | None = None, rows: int = 3, window: float = 86400, **fields: Any
-) -> BatchRecord:
-    """Upload a file and create a batch of it, as the server does."""
-    if content is None:
-        content = b"".join(json.dumps(line(number)).encode() + b"\n" for number in range(rows))
-    now = time.time()
-    file_id = new_file_id()
-    piece = StoredPiece(path=f"{file_folder(file_id)}/{CONTENT}", bytes=len(content))
-    store.root.write(piece.path, content)
-    owner = fields.setdefault("owner", "ann")
-    store.add_file(
-        FileRecord(
-            id=file_id,
-            owner=owner,
-            filename="requests.jsonl",
-            purpose="batch",
-            bytes=len(content),
-            created_at=now,
-            expires_at=now + 30 * 86400,
-            content=[piece],
-            lines=content.count(b"\n"),
-        )
-    )
+def lines(count: int = 3) -> bytes:
+    """A batch file."""
+    return b"".join(json.dumps(line(number)).encode() + b"\n" for number in range(count))
+
+
+def stored(store: BatchStore, pieces: Mapping[str, bytes], **fields: Any) -> FileRecord:
+    """A file of a user.
+
+    :param pieces: its content by path.
+    """
+    for path, content in pieces.items():
+        store.root.write(path, content)
+    now, size = time.time(), sum(map(len, pieces.values()))
     given: dict[str, Any] = {
-        "id": new_batch_id(),
-        "dag_id": f"batches_{MODEL}",
-        "model": MODEL,
-        "endpoint": "/v1/chat/completions",
-        "input_file_id": file_id,
-        "input": [piece],
-        "input_lines": content.count(b"\n"),
-        "created_at": now,
-        "expires_at": now + window,
-        "outputs_expire_after": 30 * 86400.0,
-    }
-    record = BatchRecord(**{**given, **fields})
-    store.add_batch(record)
+        "id": new_file_id(), "owner": "ann", "filename": "r.jsonl", "purpose": "batch", "bytes": size,
+        "created_at": now, "expires_at": now + 30 * DAY,
+        "content": [StoredPiece(path=path, bytes=len(content)) for path, content in pieces.items()],
+    }  # fmt: skip
+    record = FileRecord(**{**given, **fields})
+    store.add_file(record)
     return record
+
+
+def uploaded(store: BatchStore, content: bytes, **fields: Any) -> FileRecord:
+    """A file that a user has uploaded."""
+    file_id = new_file_id()
+    place = f"{file_folder(file_id)}/{CONTENT}"
+    return stored(store, {place: content}, id=file_id, lines=content.count(b"\n"), **fields)
+
+
+def batch_record(created_at: float | None = None, window: float = DAY, **fields: Any) -> BatchRecord:
+    """The record of a batch whose input is nowhere."""
+    at = time.time() if created_at is None else created_at
+    given: dict[str, Any] = {
+        "id": new_batch_id(), "owner": "ann", "dag_id": f"batches_{MODEL}", "model": MODEL,
+        "endpoint": "/v1/chat/completions", "input_file_id": f"file-{'0' * 32}", "input": [],
+        "created_at": at, "expires_at": at + window, "outputs_expire_after": 30 * DAY,
+    }  # fmt: skip
+    return BatchRecord(**{**given, **fields})
+
+
+def created(store: BatchStore, content: bytes | None = None, rows: int = 3, **fields: Any) -> BatchRecord:
+    """Upload a file and create a batch of it, as the server does."""
+    file = uploaded(store, lines(rows) if content is None else content, owner=fields.get("owner", "ann"))
+    of_file = {"input_file_id": file.id, "input": file.content, "input_lines": file.lines}
+    return store.add_batch(batch_record(**of_file, **fields))
+
+
+def write_progress(
+    store: BatchStore, batch_id: str, completed: int, at: float | None = None, total: int = 3
+) -> None:
+    """What a job writes while it asks."""
+    counts = RequestCounts(total=total, completed=completed)
+    progress = BatchProgress(at=time.time() if at is None else at, counts=counts)
+    store.root.write(f"{batch_folder(batch_id)}/{PROGRESS}", progress.model_dump_json().encode())
+
+
+class DyingError(Exception):
+    """The process is dead."""
+
+
+def dying(patch: pytest.MonkeyPatch, store: BatchStore, most: int, *, is_done: bool = False) -> None:
+    """Let a process die when it has created `most` documents, at the next one.
+
+    :param is_done: whether that one is there when it dies.
+    """
+    create, left = type(store.root).create, iter(range(most))
+
+    def create_or_die(folder: Any, path: str, content: bytes) -> None:
+        lives = next(left, None) is not None
+        if lives or is_done:
+            create(folder, path, content)
+        if not lives:
+            raise DyingError
+
+    patch.setattr(type(store.root), "create", create_or_die)
 
 
 def state_of(store: BatchStore, record: BatchRecord) -> BatchState:
     state = store.state(record.id)
     assert state is not None
     return state
+
+
+def ended_of(store: BatchStore, record: BatchRecord) -> BatchEnd:
+    """The end of a batch that has ended."""
+    ended = store.ended(record.id)
+    assert ended is not None
+    return ended
 
 
 def published(

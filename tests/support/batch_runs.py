@@ -1,24 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for the DAG runs of Airflow, and uploads and models to make batches of."""
+"""A stand-in for the DAG runs of Airflow, and models to make batches of."""
 
 from __future__ import annotations
 
-import json
 import threading
-import time
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from airflow_provider_raybatch.batches.models import ServedModel
-from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
-from airflow_provider_raybatch.contract.batch_api.records import FileRecord, StoredPiece
-from airflow_provider_raybatch.contract.layout import CONTENT, file_folder
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 
 CHAT = "/v1/chat/completions"
-DAY = 86_400.0
 
 
 class RunsOfTests:
@@ -59,34 +52,6 @@ class RunsOfTests:
         if self.silent:
             return None
         return run_id in self.over or run_id not in self.runs
-
-
-def lines(count: int = 3, model: str = "small", url: str = CHAT) -> bytes:
-    """A batch file."""
-    return b"".join(
-        json.dumps({
-            "custom_id": f"r{number}",
-            "method": "POST",
-            "url": url,
-            "body": {"model": model, "messages": [{"role": "user", "content": "hello"}]},
-        }).encode()
-        + b"\n"
-        for number in range(count)
-    )
-
-
-def uploaded(store: BatchStore, content: bytes, owner: str = "ann", **fields: Any) -> FileRecord:
-    """A file that a user has uploaded."""
-    file_id, now = new_file_id(), time.time()
-    piece = StoredPiece(path=f"{file_folder(file_id)}/{CONTENT}", bytes=len(content))
-    store.root.write(piece.path, content)
-    given: dict[str, Any] = {
-        "id": file_id, "owner": owner, "filename": "r.jsonl", "purpose": "batch", "bytes": len(content),
-        "created_at": now, "expires_at": now + 30 * DAY, "content": [piece], "lines": content.count(b"\n"),
-    }  # fmt: skip
-    record = FileRecord(**{**given, **fields})
-    store.add_file(record)
-    return record
 
 
 def models(names: Iterable[str] = ("small",), **fields: Any) -> dict[str, ServedModel]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,16 +10,14 @@ from airflow_provider_raybatch.batches.ending import dataset_of
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchOutcome,
-    BatchProgress,
     BatchRecord,
     Decision,
-    RequestCounts,
     Started,
 )
 from airflow_provider_raybatch.operators.served_batch import ServedBatchOperator
 from airflow_provider_raybatch.retries import ray_batch_retry_policy
 from tests.support.airflow_tasks import Run
-from tests.support.batch_api import MODEL
+from tests.support.batch_api import MODEL, write_progress
 
 
 def operator(**arguments: Any) -> ServedBatchOperator:
@@ -49,12 +46,7 @@ def begun(store: BatchStore, record: BatchRecord, answered: int | None = None) -
     store.start(record.id, Started(at=1.0, total=3, nonce="n"))
     store.root.write(f"{dataset_of(record.id)}/_raybatch/journal/00000000.json", b"{}")
     if answered is not None:
-        write_progress(store, record, answered)
-
-
-def write_progress(store: BatchStore, record: BatchRecord, answered: int) -> None:
-    progress = BatchProgress(at=time.time(), counts=RequestCounts(total=3, completed=answered))
-    store.root.write(f"batches/{record.id}/progress.json", progress.model_dump_json().encode())
+        write_progress(store, record.id, answered)
 
 
 def decide(store: BatchStore, record: BatchRecord, decision: Decision) -> None:

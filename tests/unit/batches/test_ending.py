@@ -19,8 +19,10 @@ from airflow_provider_raybatch.contract.batch_api.records import (
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from tests.support.batch_api import (
     MADE_AT,
+    DyingError,
     content_of,
     created,
+    dying,
     published,
     state_of,
     store_at,
@@ -115,22 +117,6 @@ def test_several_writers_make_one_end(store: BatchStore) -> None:
     assert len(store.listed(layout.FILES, "ann")) == 3  # the input, the output and the errors
 
 
-class DyingError(Exception):
-    pass
-
-
-def _writes(store: BatchStore, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Let a process die at its write number `most`."""
-    create, made = type(store.root).create, iter(range(most))
-
-    def dying(folder: object, path: str, content: bytes) -> None:
-        if next(made, None) is None:
-            raise DyingError
-        create(folder, path, content)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(type(store.root), "create", dying)
-
-
 @pytest.mark.parametrize("most", range(6))
 def test_another_process_goes_on_where_one_died(
     store: BatchStore, monkeypatch: pytest.MonkeyPatch, most: int
@@ -139,7 +125,7 @@ def test_another_process_goes_on_where_one_died(
     manifest = published(store, record, {"a.jsonl": 2}, {"a.jsonl": 1})
     before = state_of(store, record)
     with monkeypatch.context() as patched:
-        _writes(store, patched, most)
+        dying(patched, store, most)
         with pytest.raises(DyingError):
             end_of(store, before, manifest)
     assert state_of(store, record).ended is None

@@ -10,17 +10,16 @@ import pytest
 
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchEnd,
     BatchOutcome,
-    BatchProgress,
     BatchRecord,
     RequestCounts,
     Started,
 )
 from airflow_provider_raybatch.contract.batch_api.signature import ForgedRecordError
 from airflow_provider_raybatch.storage.folder import Folder
+from tests.support.batch_api import batch_record, write_progress
 from tests.support.folders import folder, s3_server  # noqa: F401 - fixtures
 
 NOW = 1_790_000_000.0
@@ -51,13 +50,8 @@ def batches_of(store: Any) -> list[str]:
     return BatchStore(store.root.inner, SECRET).listed(layout.BATCHES, "ann")
 
 
-def record(**fields: Any) -> BatchRecord:
-    given: dict[str, Any] = {
-        "id": new_batch_id(), "owner": "ann", "dag_id": "batches_small", "model": "small",
-        "endpoint": "/v1/chat/completions", "input_file_id": f"file-{'0' * 32}", "input": [],
-        "created_at": NOW, "expires_at": NOW + 86400, "outputs_expire_after": 86400.0,
-    }  # fmt: skip
-    return BatchRecord(**{**given, **fields})
+def record() -> BatchRecord:
+    return batch_record(NOW)
 
 
 @pytest.fixture
@@ -86,14 +80,13 @@ def test_a_repeated_add_lists_a_batch_that_was_not_listed(store: BatchStore, roo
     assert batches_of(store) == [batch.id]
 
 
-def test_a_batch_follows_its_documents(store: BatchStore, root: CountingFolder) -> None:
+def test_a_batch_follows_its_documents(store: BatchStore) -> None:
     batch = store.add_batch(record())
     seen = [store.state(batch.id)]
     store.mark_triggered(batch.id, NOW)
     store.start(batch.id, Started(at=NOW, total=3, nonce=new_nonce()))
     seen.append(store.state(batch.id))
-    progress = BatchProgress(at=NOW, counts=RequestCounts(total=3, completed=2))
-    root.write(f"{layout.batch_folder(batch.id)}/{layout.PROGRESS}", progress.model_dump_json().encode())
+    write_progress(store, batch.id, 2)
     seen.append(store.state(batch.id))
     store.decide(batch.id, BatchOutcome(decision="completed", at=NOW, nonce=new_nonce()))
     seen.append(store.state(batch.id))
@@ -114,8 +107,7 @@ def test_a_batch_follows_its_documents(store: BatchStore, root: CountingFolder) 
 def test_a_poll_of_a_running_batch_reads_its_progress_alone(store: BatchStore, root: CountingFolder) -> None:
     batch = store.add_batch(record())
     store.start(batch.id, Started(at=NOW, total=3, nonce=new_nonce()))
-    progress = BatchProgress(at=NOW, counts=RequestCounts(total=3, completed=2))
-    root.write(f"{layout.batch_folder(batch.id)}/{layout.PROGRESS}", progress.model_dump_json().encode())
+    write_progress(store, batch.id, 2)
     store.state(batch.id)
     root.calls.clear()
     store.state(batch.id)

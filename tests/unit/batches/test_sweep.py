@@ -24,15 +24,21 @@ from airflow_provider_raybatch.batches.sweep import (
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
 from airflow_provider_raybatch.contract.batch_api.records import (
-    BatchProgress,
     BatchRecord,
     Decision,
-    RequestCounts,
     Started,
 )
 from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.storage.stream import write_stream
-from tests.support.batch_api import created, published, state_of, store_at
+from tests.support.batch_api import (
+    DyingError,
+    created,
+    ended_of,
+    published,
+    state_of,
+    store_at,
+    write_progress,
+)
 from tests.support.s3_server import serving
 
 MONTH = 30 * DAY
@@ -120,8 +126,7 @@ def test_several_sweeps_at_once_do_as_one(store: BatchStore) -> None:
 
 def test_a_dataset_stays_until_its_last_file_expires(store: BatchStore) -> None:
     record = ended(store)
-    end = state_of(store, record).ended
-    assert end is not None
+    end = ended_of(store, record)
     errors = store.file(str(end.error_file_id))
     assert errors is not None
     store.root.delete([f"files/{errors.id}/record.json"])
@@ -172,8 +177,7 @@ def test_an_abandoned_batch_ends_with_what_is_published(store: BatchStore) -> No
 
     sweep(store, record.expires_at + ABANDONED)
 
-    ended = state_of(store, record).ended
-    assert ended is not None
+    ended = ended_of(store, record)
     assert (ended.decision, ended.counts.completed) == ("completed", 3)
     assert ended.output_file_id is not None
 
@@ -182,10 +186,7 @@ def test_a_late_batch_is_left_while_its_job_lives(store: BatchStore) -> None:
     record = created(store)
     store.start(record.id, Started(at=1.0, total=3, nonce="n"))
     late = record.expires_at + 2 * ABANDONED
-    progress = BatchProgress(at=late - 60, counts=RequestCounts(total=3, completed=1))
-    store.root.write(
-        f"{layout.batch_folder(record.id)}/{layout.PROGRESS}", progress.model_dump_json().encode()
-    )
+    write_progress(store, record.id, 1, late - 60)
 
     sweep(store, late)
     assert state_of(store, record).ended is None
@@ -260,10 +261,6 @@ def test_what_is_not_signed_is_left_alone(store: BatchStore) -> None:
     assert swept["unreadable"] == 4
     assert paths(store) == before
     assert store.record(record.id) == record
-
-
-class DyingError(Exception):
-    pass
 
 
 @pytest.mark.parametrize("most", range(12))

@@ -30,6 +30,7 @@ from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.fake_ray import FakeRay, Script
 from tests.support.whole_job import attempt, numbered, without_cluster
 
+OF_STEPS = ("--source", "/in.jsonl", "--model", "m", "--argument")
 OPTIONS = ("--source", "/in.jsonl", "--prompt", "Say {row.a}", "--model", "m", "--destination", "/out")
 ROWS = (
     PreviewRow(
@@ -71,8 +72,9 @@ def reporting(ray: FakeRay, *reported: events.Event) -> None:
     ray.script = script
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    main([*words, *OPTIONS])
+def printed(capsys: pytest.CaptureFixture[str], *words: str, steps: str | None = None) -> str:
+    """What is shown of a task; of steps, if they are given, in place of a prompt."""
+    main([*words, *(OPTIONS if steps is None else (*OF_STEPS, f"steps={steps}"))])
     return capsys.readouterr().out
 
 
@@ -120,8 +122,7 @@ def test_what_is_shown_of_steps_is_said(
     ray: FakeRay, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], others: str
 ) -> None:
     reporting(ray, events.Previewed(preview=Preview(rows=6, rows_shown=0)))
-    main([*words, "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={STEPS}"])
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(printed(capsys, *words, steps=STEPS).split())
     assert f"steps: prompts and tokens are those of step 'draft', the first of 2; {others}" in text
     (job,) = ray.jobs.values()
     assert [step["name"] for step in ray.spec(job.body)["steps"]] == ["draft", "judge"]
@@ -138,9 +139,7 @@ def test_answers_of_steps_are_shown_in_their_order(ray: FakeRay, capsys: pytest.
     reporting(ray, events.RowPreviewed(row=ROWS[0]), *told, end)
     draft, judge = json.loads(STEPS)
     steps = json.dumps([draft, {"name": "mend", "prompt": "Mend {row.a}"}, judge])
-    words = ("--source", "/in.jsonl", "--model", "m", "--argument", f"steps={steps}")
-    main(["preview", "--ask", *words])
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.rstrip() for line in printed(capsys, "preview", "--ask", steps=steps).splitlines()]
     assert lines[2:11] == [
         "row 0 | id x | 7 tokens | key 0123456789abcdef | answered by the response store",
         "  user: Say [bold]a[/bold] :smile:",
@@ -152,8 +151,7 @@ def test_answers_of_steps_are_shown_in_their_order(ray: FakeRay, capsys: pytest.
         "  answer (stop, 1 token): judges",
         '  columns: {"judge_score": 4}',
     ]
-    main(["preview", "--ask", "--json", *words])
-    (row,) = json.loads(capsys.readouterr().out)["shown"]
+    (row,) = json.loads(printed(capsys, "preview", "--ask", "--json", steps=steps))["shown"]
     assert [one["step"] for one in row["answers"]] == ["draft", "judge"]
     assert row["answers"][1]["messages"] == [{"role": "user", "text": "Judge drafts"}]
 
@@ -245,8 +243,7 @@ def test_sizes_are_shown_with_reasons(ray: FakeRay, capsys: pytest.CaptureFixtur
 def test_tokens_of_all_steps_are_shown(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
     later = {"judge": PromptTokens(rows=1200, total=7_777, p50=6)}
     reporting(ray, events.Planned(report=REPORT.model_copy(update={"later_steps": later})))
-    main(["plan", "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={STEPS}"])
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(printed(capsys, "plan", steps=STEPS).split())
     assert "Tokens of prompts of step judge, over all 1,200 rows" in text
     assert "7,777" in text
     assert (
@@ -417,8 +414,7 @@ def test_steps_that_do_not_ask_a_row_are_named(
     end = events.Previewed(preview=Preview(rows=9, rows_shown=1))
     reporting(ray, events.RowPreviewed(row=row), *answered, end)
     steps = json.dumps([{"name": name, "prompt": f"{name} {{row.a}}"} for name in names])
-    main(["preview", "--ask", "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={steps}"])
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.strip() for line in printed(capsys, "preview", "--ask", steps=steps).splitlines()]
     of_row = lines[lines.index("row 0") + 1 :]
     of_row = of_row[: of_row.index("")] if "" in of_row else of_row
     assert [line[: len(one)] for line, one in zip(of_row, shown, strict=True)] == shown
@@ -429,6 +425,6 @@ def test_a_row_that_the_first_step_leaves_out_is_told(
 ) -> None:
     end = events.Previewed(preview=Preview(rows=9, rows_shown=1))
     reporting(ray, events.RowPreviewed(row=PreviewRow(ordinal=0, is_skipped=True)), end)
-    main(["preview", "--source", "/in.jsonl", "--model", "m", "--argument", f"steps={STEPS}"])
-    assert "  step draft does not ask this row (when, on_blank)" in capsys.readouterr().out.splitlines()
+    line = "  step draft does not ask this row (when, on_blank)"
+    assert line in printed(capsys, "preview", steps=STEPS).splitlines()
     assert "  not asked (on_blank)" in printed(capsys, "preview").splitlines()

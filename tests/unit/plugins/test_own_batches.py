@@ -10,23 +10,22 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id, newest_first, owner_digest
+from airflow_provider_raybatch.contract.batch_api.ids import newest_first, owner_digest
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchEnd,
     BatchError,
-    BatchProgress,
     BatchRecord,
     RequestCounts,
     Started,
     Usage,
 )
-from airflow_provider_raybatch.contract.layout import PROGRESS, batch_folder
+from airflow_provider_raybatch.contract.layout import batch_folder
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.airflow_server import Server
+from tests.support.batch_api import batch_record, write_progress
 
 PAGE = "/raybatch/batches"
 SECRET = "s" * 40
-DAY = 86_400.0
 
 
 @pytest.fixture
@@ -37,20 +36,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchStore:
 
 
 def add(store: BatchStore, owner: str = "viewer", **given: Any) -> BatchRecord:
-    fields = {"created_at": 1_795_000_000.0, "model": "llama", "input_lines": 1234, **given}
-    fields.setdefault("expires_at", fields["created_at"] + DAY)
-    record = BatchRecord(
-        id=new_batch_id(),
-        owner=owner,
-        dag_id="batches_llama",
-        endpoint="/v1/chat/completions",
-        input_file_id="file-1",
-        input=[],
-        outputs_expire_after=DAY,
-        **fields,
-    )
-    store.add_batch(record)
-    return record
+    fields = {"created_at": 1_795_000_000.0, "model": "llama", "dag_id": "batches_llama", **given}
+    return store.add_batch(batch_record(owner=owner, input_lines=1234, **fields))
 
 
 def end(store: BatchStore, record: BatchRecord, decision: Any, **given: Any) -> None:
@@ -64,8 +51,7 @@ def test_states_counts_and_cost_are_shown(server: Server, store: BatchStore) -> 
     usage = Usage(input_tokens=70_000, output_tokens=654)
     end(store, done, "completed", usage=usage, cost=1.25, currency="EUR", output_file_id="file-2")
     store.start(going.id, Started(at=1.0, total=500, nonce="n"))
-    progress = BatchProgress(at=2.0, counts=RequestCounts(total=500, completed=77))
-    store.root.write(f"{batch_folder(going.id)}/{PROGRESS}", progress.model_dump_json().encode())
+    write_progress(store, going.id, 77, total=500)
     text = server.by_cookie(PAGE, "viewer").text
     for said in ("completed", "1,230", "70,654", "1.25 EUR", "in progress", "77", "500", "mistral"):
         assert said in text

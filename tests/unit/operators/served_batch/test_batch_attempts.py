@@ -14,10 +14,10 @@ from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFail
 from airflow_provider_raybatch.operators.served_attempts import LEAST_SECONDS, MOST_IN_VAIN
 from airflow_provider_raybatch.operators.served_batch import LATE
 from tests.support.airflow_tasks import Clock
-from tests.support.batch_api import answering, created, state_of
+from tests.support.batch_api import DyingError, answering, created, dying, ended_of, state_of, write_progress
 from tests.support.batches import failing
 from tests.support.fake_ray import FakeRay
-from tests.support.served_operator import ServedRun, begun, decide, operator, write_progress
+from tests.support.served_operator import ServedRun, begun, decide, operator
 
 
 def test_a_failure_with_a_retry_leaves_the_batch_running(ray: FakeRay, store: BatchStore) -> None:
@@ -47,8 +47,7 @@ def test_a_failure_for_good_fails_batch_and_task(
     with pytest.raises(RayBatchException):
         operator().execute(run.context())
 
-    ended = state_of(store, record).ended
-    assert ended is not None
+    ended = ended_of(store, record)
     assert (ended.decision, ended.counts.total, ended.errors[0].code) == ("failed", 3, "server_error")
     assert ended.errors[0].message.endswith(f"its DAG run is {record.id} of {record.dag_id}.")
     assert "prompt-of-ann" not in ended.model_dump_json()
@@ -116,15 +115,14 @@ def test_a_batch_whose_jobs_only_fail_leaves_the_queue(
     record = created(store)
 
     def script(ray: FakeRay, body: dict[str, Any]) -> Any:
-        write_progress(store, record, 1)
+        write_progress(store, record.id, 1)
         return failing(failure_class, "prompt-of-ann")(ray, body)
 
     number, error = attempts(ray, store, record, clock, script)
 
     assert number == MOST_IN_VAIN + 1  # the first one has answered a request
     assert "No attempt follows, since 5 attempts in a row answered no further request." in str(error)
-    ended = state_of(store, record).ended
-    assert ended is not None
+    ended = ended_of(store, record)
     assert (ended.decision, ended.counts.completed) == ("failed", 1)
     assert ended.errors[0].message.startswith(
         "The batch could not be run, since 5 attempts in a row answered no further request; its DAG run"
@@ -138,7 +136,7 @@ def test_a_batch_that_gets_on_is_tried_for_as_long_as_it_does(
     tries = iter(range(100))
 
     def script(ray: FakeRay, body: dict[str, Any]) -> Any:
-        write_progress(store, record, next(tries) // 4)
+        write_progress(store, record.id, next(tries) // 4)
         return failing(FailureClass.ENGINE_DEAD)(ray, body)
 
     attempts(ray, store, record, clock, script, 12)
@@ -207,10 +205,6 @@ def test_a_store_that_is_away_ends_no_batch(ray: FakeRay, store: BatchStore) -> 
     assert state_of(store, record).status == "in_progress"
 
 
-class DyingError(Exception):
-    pass
-
-
 @pytest.mark.parametrize("most", range(7))
 def test_the_next_attempt_goes_on_wherever_one_died(
     ray: FakeRay, store: BatchStore, monkeypatch: pytest.MonkeyPatch, most: int
@@ -218,15 +212,8 @@ def test_the_next_attempt_goes_on_wherever_one_died(
     record = created(store)
     run = ServedRun(record)
     ray.script = answering(store, record)
-    create, left = type(store.root).create, iter(range(most))
-
-    def dying(folder: Any, path: str, content: bytes) -> None:
-        if next(left, None) is None:
-            raise DyingError
-        create(folder, path, content)
-
     with monkeypatch.context() as patched:
-        patched.setattr(type(store.root), "create", dying)
+        dying(patched, store, most)
         try:
             operator().execute(run.context())
         except (DyingError, RayBatchException):

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.contract.batch_api.records import BatchRecord
 from airflow_provider_raybatch.contract.batch_api.signature import signed
 from airflow_provider_raybatch.exceptions import RayBatchFailException
-from tests.support.batch_api import created, state_of
+from tests.support.batch_api import created
 from tests.support.fake_ray import FakeRay
 from tests.support.served_operator import ServedRun, operator
 
@@ -55,17 +55,6 @@ def test_a_batch_that_is_not_there_is_refused(ray: FakeRay, store: BatchStore) -
 
     with pytest.raises(RayBatchFailException, match="there is no such batch below"):
         operator().execute(ServedRun(record).context())
-
-
-def test_the_batch_of_another_run_can_not_be_named(ray: FakeRay, store: BatchStore) -> None:
-    mine, other = created(store), created(store, owner="bob")
-    run = ServedRun(mine)
-    run.conf = {"batch_id": other.id}
-
-    with pytest.raises(RayBatchFailException, match="is not the id of this run"):
-        operator().execute(run.context())
-
-    assert state_of(store, other).status == "validating"
 
 
 @pytest.mark.parametrize(

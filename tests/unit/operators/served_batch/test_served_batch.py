@@ -18,7 +18,17 @@ from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException
 from tests.support.airflow_tasks import Clock
 from tests.support.approved import AssertSentences
-from tests.support.batch_api import MODEL, answering, content_of, created, line, published, state_of
+from tests.support.batch_api import (
+    DAY,
+    MODEL,
+    answering,
+    content_of,
+    created,
+    ended_of,
+    line,
+    published,
+    state_of,
+)
 from tests.support.batches import failing, spec_of_job
 from tests.support.fake_ray import FakeRay
 from tests.support.served_operator import ServedRun, begun, decide, operator
@@ -106,8 +116,7 @@ def test_a_batch_of_an_invalid_file_fails_without_a_job(
 
     result = operator().execute(ServedRun(record).context())
 
-    ended = state_of(store, record).ended
-    assert ended is not None
+    ended = ended_of(store, record)
     assert (ended.decision, ended.errors[0].code, result["status"]) == ("failed", code, "failed")
     assert not ray.jobs
     assert state_of(store, record).started is None
@@ -129,8 +138,7 @@ def test_a_batch_has_the_limits_of_its_server(ray: FakeRay, store: BatchStore) -
 
     operator().execute(ServedRun(record).context())
 
-    ended = state_of(store, record).ended
-    assert ended is not None
+    ended = ended_of(store, record)
     assert [error.code for error in ended.errors] == ["too_many_tasks"]
     assert not ray.jobs
 
@@ -141,31 +149,23 @@ def test_a_deleted_input_fails_the_batch(ray: FakeRay, store: BatchStore) -> Non
 
     operator().execute(ServedRun(record).context())
 
-    ended = state_of(store, record).ended
-    assert ended is not None
+    ended = ended_of(store, record)
     assert ended.errors[0].code == "file_not_found"
     assert not ray.jobs
 
 
-@pytest.mark.parametrize("decision", ["cancelled", "expired", "failed"])
-def test_a_batch_decided_before_its_start_ends_without_a_job(
-    ray: FakeRay, store: BatchStore, decision: Decision
+@pytest.mark.parametrize("decision", ["cancelled", "expired", "failed", None])
+def test_a_batch_that_is_over_in_the_queue_ends_without_a_job(
+    ray: FakeRay, store: BatchStore, decision: Decision | None
 ) -> None:
-    record = created(store)
-    decide(store, record, decision)
+    """Its end is decided, or its window has passed."""
+    record = created(store, window=DAY if decision else -1)
+    if decision:
+        decide(store, record, decision)
 
     result = operator().execute(ServedRun(record).context())
 
-    assert result["status"] == state_of(store, record).status == decision
-    assert not ray.jobs
-
-
-def test_a_batch_whose_window_passed_in_the_queue_expires(ray: FakeRay, store: BatchStore) -> None:
-    record = created(store, window=-1)
-
-    result = operator().execute(ServedRun(record).context())
-
-    assert result["status"] == state_of(store, record).status == "expired"
+    assert result["status"] == state_of(store, record).status == (decision or "expired")
     assert not ray.jobs
 
 
@@ -317,8 +317,7 @@ def test_a_line_has_16_mib_unless_the_model_says_more(ray: FakeRay, store: Batch
     operator().execute(ServedRun(record).context())
     operator(max_line_bytes=2 * LONGEST_SERVED_LINE).execute(ServedRun(other).context())
 
-    ended = state_of(store, record).ended
-    assert ended is not None
+    ended = ended_of(store, record)
     assert ended.errors[0].message == "This line has more than 16,777,216 bytes; shorten it."
     assert state_of(store, other).status == "completed"
 

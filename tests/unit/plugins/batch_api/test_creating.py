@@ -23,32 +23,10 @@ from airflow_provider_raybatch.plugins.batch_api.new_batch import new_batch
 from airflow_provider_raybatch.plugins.batch_api.runs import RunRefusedError
 from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
-from tests.support.batch_runs import CHAT, DAY, RunsOfTests, lines, models, uploaded
+from tests.support.batch_api import DAY, DyingError, dying, lines, uploaded
+from tests.support.batch_runs import CHAT, RunsOfTests, models
 
 SECRET = b"a secret of the tests, long enough"
-
-
-class KilledError(BaseException):
-    """The server is dead."""
-
-
-class DyingFolder:
-    """A folder whose server dies at its n-th write: before it, or after it but before the answer."""
-
-    def __init__(self, inner: Folder, lives_for: int, is_done: bool) -> None:
-        self._inner, self._left, self._is_done = inner, lives_for, is_done
-        self.writes = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def create(self, path: str, content: bytes) -> None:
-        self.writes += 1
-        if self.writes > self._left and not self._is_done:
-            raise KilledError
-        self._inner.create(path, content)
-        if self.writes > self._left:
-            raise KilledError
 
 
 class Client:
@@ -79,6 +57,16 @@ class Client:
         creation = BatchCreation(self.caller, batch, call, key)
         creator = BatchCreator(self.models, self.limits, self.runs)
         return creator.created(store or self.store, creation)
+
+    def dies(self, patch: pytest.MonkeyPatch, file_id: str, writes: int, **how: bool) -> bool:
+        """Create at a server that dies when it has written some documents; ``False`` if it had no more."""
+        with patch.context() as patched:
+            dying(patched, self.store, writes, **how)
+            try:
+                self.create(file_id, metadata={"n": f"{writes}"}, store=BatchStore(self.store.root, SECRET))
+            except DyingError:
+                return True
+        return False
 
     def batches(self) -> Sequence[str]:
         return self.store.listed(BATCHES, self.caller.id)
@@ -181,16 +169,12 @@ def test_a_first_call_that_its_repeat_overtook_means_the_same(client: Client, fi
 
 @pytest.mark.parametrize("is_done", [False, True])
 def test_a_server_that_dies_at_any_write_makes_no_second_batch(
-    client: Client, runs: RunsOfTests, file_id: str, is_done: bool
+    client: Client, runs: RunsOfTests, file_id: str, is_done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaths = 0
     for lives_for in range(10):
         before = set(client.batches())
-        dying = DyingFolder(client.store.root, lives_for, is_done)
-        try:
-            client.create(file_id, metadata={"n": f"{lives_for}"}, store=BatchStore(dying, SECRET))
-        except KilledError:
-            deaths += 1
+        deaths += client.dies(monkeypatch, file_id, lives_for, is_done=is_done)
         state = client.create(file_id, repeats=1, metadata={"n": f"{lives_for}"})
         assert set(client.batches()) - before == {state.record.id}
         assert state.triggered
@@ -360,14 +344,12 @@ def test_a_file_that_names_no_model_fails_without_a_run(
     assert client.batches() == [state.record.id]
 
 
-def test_an_invalid_file_fails_wherever_the_server_dies(client: Client) -> None:
+def test_an_invalid_file_fails_wherever_the_server_dies(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file_id, deaths = uploaded(client.store, b"{broken\n").id, 0
     for lives_for in range(8):
-        dying = BatchStore(DyingFolder(client.store.root, lives_for, is_done=False), SECRET)
-        try:
-            client.create(file_id, metadata={"n": f"{lives_for}"}, store=dying)
-        except KilledError:
-            deaths += 1
+        deaths += client.dies(monkeypatch, file_id, lives_for)
         client.create(file_id, repeats=1, metadata={"n": f"{lives_for}"})
     assert deaths == 5  # the entry, the decision, the record, the index, and the end
     states = [client.store.state(batch_id) for batch_id in client.batches()]

@@ -15,12 +15,11 @@ from fastapi.responses import JSONResponse
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.batch_api.ids import new_file_id, owner_digest
-from airflow_provider_raybatch.contract.batch_api.records import FileRecord, StoredPiece
+from airflow_provider_raybatch.contract.batch_api.records import FileRecord
 from airflow_provider_raybatch.plugins.batch_api import files as module
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller
-from airflow_provider_raybatch.plugins.batch_api.transfers import TransferSlots
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
-from tests.support.batch_api import created
+from tests.support.batch_api import created, stored
 from tests.support.batch_server import LINE, BatchServer, batch_server, store_of_server
 
 DAY = 86_400
@@ -32,25 +31,9 @@ def ids(answer: Any) -> list[str]:
     return [one["id"] for one in answer.json()["data"]]
 
 
-def output(folder: Folder, pieces: dict[str, bytes], owner: str = "ann", **fields: Any) -> FileRecord:
+def output(pieces: dict[str, bytes], **fields: Any) -> FileRecord:
     """A file as a batch makes it, of parts of its dataset."""
-    for path, content in pieces.items():
-        folder.write(path, content)
-    now = time.time()
-    given = {
-        "id": new_file_id(),
-        "owner": owner,
-        "filename": "batch_1_output.jsonl",
-        "purpose": "batch_output",
-        "bytes": sum(map(len, pieces.values())),
-        "created_at": now,
-        "expires_at": now + DAY,
-        "content": [StoredPiece(path=path, bytes=len(content)) for path, content in pieces.items()],
-        **fields,
-    }
-    record = FileRecord(**given)
-    store_of_server().add_file(record)
-    return record
+    return stored(store_of_server(), pieces, purpose="batch_output", **fields)
 
 
 def test_a_file_from_upload_to_deletion(api: BatchServer) -> None:
@@ -95,8 +78,8 @@ def test_files_of_others_are_not_there(api: BatchServer) -> None:
 
 def test_expired_files_are_gone_before_they_are_deleted(api: BatchServer, folder: Folder) -> None:
     now = time.time()
-    output(folder, {"batches/b/old": b"x"}, created_at=now - DAY, expires_at=now - 1)
-    left = output(folder, {"batches/b/new": b"x"})
+    output({"batches/b/old": b"x"}, created_at=now - DAY, expires_at=now - 1)
+    left = output({"batches/b/new": b"x"})
     [gone] = [one.id for one in store_of_server().files("ann") if one.id != left.id]
     assert ids(api.get("/files")) == [left.id]
     for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
@@ -108,7 +91,7 @@ def test_expired_files_are_gone_before_they_are_deleted(api: BatchServer, folder
 
 def test_listings_by_purpose_order_and_page(api: BatchServer, folder: Folder) -> None:
     uploads = [api.file()["id"] for _ in range(3)]
-    made = output(folder, {"batches/b/part": b"x"}).id
+    made = output({"batches/b/part": b"x"}).id
     assert ids(api.get("/files")) == [made, *reversed(uploads)]
     assert ids(api.get("/files?order=asc&purpose=batch")) == uploads
     assert ids(api.get("/files?purpose=batch_output")) == [made]
@@ -138,7 +121,7 @@ def test_a_client_that_deletes_what_it_lists_sees_all(on_disk: BatchServer) -> N
 
 def test_an_output_file_is_its_parts_in_order(api: BatchServer, folder: Folder) -> None:
     parts = {f"batches/b/dataset/data/c/part-{number}": b"%d\n" % number * 50_000 for number in range(4)}
-    file = output(folder, parts)
+    file = output(parts)
     answer = api.get(f"/files/{file.id}/content")
     assert answer.content == b"".join(parts.values())
     assert answer.headers["content-length"] == str(file.bytes)
@@ -159,7 +142,7 @@ def test_an_output_file_is_its_parts_in_order(api: BatchServer, folder: Folder) 
 def test_a_range_of_a_file(on_disk: BatchServer, disk: Folder, asked: str, part: slice | None) -> None:
     """Of a file in parts, through the middleware of Airflow that compresses for those who take it."""
     parts = {f"batches/b/part-{number}": b"%d" % number * 50_000 for number in range(4)}
-    file, content = output(disk, parts), b"".join(parts.values())
+    file, content = output(parts), b"".join(parts.values())
     compressed = BatchServer(GZipMiddleware(on_disk.app, minimum_size=1024, compresslevel=5))
     answer = compressed.get(f"/files/{file.id}/content", headers={"Range": asked, "Accept-Encoding": "gzip"})
     wanted = content if part is None else content[part]
@@ -211,7 +194,7 @@ def test_a_deleted_file_is_gone_at_another_server(api: BatchServer) -> None:
 
 
 def test_content_that_is_missing_is_no_defect(on_disk: BatchServer, disk: Folder) -> None:
-    file = output(disk, {"batches/b/part": b"x"})
+    file = output({"batches/b/part": b"x"})
     disk.delete(["batches/b/part"])
     answer = on_disk.get(f"/files/{file.id}/content")
     assert answer.status_code == 503
@@ -221,7 +204,7 @@ def test_content_that_is_missing_is_no_defect(on_disk: BatchServer, disk: Folder
 
 def test_names_of_files_can_not_end_a_header(on_disk: BatchServer, disk: Folder) -> None:
     name = 'a"\r\nSet-Cookie: x=1\r\n/../b\\c.jsonl'
-    file = output(disk, {"batches/b/part": b"x"}, filename=name)
+    file = output({"batches/b/part": b"x"}, filename=name)
     headers = on_disk.get(f"/files/{file.id}/content").headers
     assert "set-cookie" not in headers
     assert headers["content-disposition"].startswith(
@@ -293,7 +276,7 @@ def test_room_that_went_meanwhile_is_seen_at_the_end(
     arrives = module.receive_upload
 
     async def receive(*given: Any) -> Any:
-        output(disk, {"batches/b/part": b"x" * 2400})
+        output({"batches/b/part": b"x" * 2400})
         return await arrives(*given)
 
     monkeypatch.setattr(module, "receive_upload", receive)
@@ -315,17 +298,6 @@ def test_a_user_who_asks_too_often_waits(
     assert api.get("/files", "bob").status_code == 200
 
 
-def test_uploads_and_downloads_have_slots(on_disk: BatchServer) -> None:
-    service = on_disk.app.state.service
-    file_id = on_disk.file()["id"]
-    full = TransferSlots("transfers", at_once=1, of_user=0, waiting=0)
-    service.uploads = service.downloads = full
-    for answer in (on_disk.upload(), on_disk.get(f"/files/{file_id}/content")):
-        assert answer.status_code == 429
-        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
-    assert on_disk.get(f"/files/{file_id}").status_code == 200
-
-
 @pytest.mark.parametrize("linked", ["part-00000.jsonl", ""])
 def test_a_link_to_a_file_of_the_server_is_not_followed(
     on_disk: BatchServer, disk: LocalFolder, tmp_path: Path, linked: str
@@ -334,7 +306,7 @@ def test_a_link_to_a_file_of_the_server_is_not_followed(
     secret = tmp_path / "airflow" / "part-00000.jsonl"
     secret.parent.mkdir()
     secret.write_bytes(b"fernet_key")
-    record = output(disk, {"batches/b/dataset/part-00000.jsonl": b"0123456789"})
+    record = output({"batches/b/dataset/part-00000.jsonl": b"0123456789"})
     dataset = Path(disk.root, "batches/b/dataset")
     if linked:
         (dataset / linked).unlink()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
 from airflow_provider_raybatch.contract.batch_api.listed import ListedFile
 from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, BatchRecord
 from airflow_provider_raybatch.plugins.batch_api import limits as module
@@ -17,9 +16,9 @@ from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.limits import RequestRate, check_new_batch, free_bytes
 from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.batch_api import DAY, batch_record
 
 HOUR = 3600.0
-DAY = 24 * HOUR
 
 
 class Clock:
@@ -92,15 +91,8 @@ def store(disk: LocalFolder) -> BatchStore:
     return BatchStore(disk, b"a secret of the tests, long enough")
 
 
-def add(store: BatchStore, age: float, owner: str = "ann", **fields: Any) -> BatchRecord:
-    created = time.time() - age
-    return store.add_batch(
-        BatchRecord(
-            id=new_batch_id(), owner=owner, dag_id="d", model="m", endpoint="/v1/chat/completions",
-            input_file_id="file-1", input=[], created_at=created, expires_at=created + DAY,
-            outputs_expire_after=DAY, **fields,
-        )
-    )  # fmt: skip
+def add(store: BatchStore, age: float, owner: str = "ann") -> BatchRecord:
+    return store.add_batch(batch_record(time.time() - age, owner=owner))
 
 
 def end(store: BatchStore, batch: BatchRecord) -> None:

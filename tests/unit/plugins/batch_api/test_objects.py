@@ -13,7 +13,6 @@ from airflow_provider_raybatch.contract.batch_api.records import (
     BatchError,
     BatchOutcome,
     BatchProgress,
-    BatchRecord,
     FileRecord,
     RequestCounts,
     Started,
@@ -27,25 +26,14 @@ from airflow_provider_raybatch.plugins.batch_api.objects import (
     listing,
     model_object,
 )
+from tests.support.batch_api import batch_record
 
 NOW = 1_790_000_000.75
 TIMES = (
     "in_progress_at", "finalizing_at", "completed_at", "failed_at", "expired_at", "cancelling_at",
     "cancelled_at",
 )  # fmt: skip
-RECORD = BatchRecord(
-    id="batch_1",
-    owner="ann",
-    dag_id="batches_small",
-    model="small",
-    endpoint="/v1/chat/completions",
-    input_file_id="file-1",
-    input=[],
-    created_at=NOW,
-    expires_at=NOW + 86400,
-    outputs_expire_after=3600.0,
-    metadata={"night": "1"},
-)
+RECORD = batch_record(NOW, metadata={"night": "1"})
 STARTED = Started(at=NOW + 10, total=3, nonce="n")
 COUNTS = RequestCounts(total=3, completed=2, failed=1)
 

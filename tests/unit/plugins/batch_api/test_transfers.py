@@ -16,7 +16,7 @@ from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.transfers import InSlot, TransferSlots
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.airflow_server import token
-from tests.support.batch_runs import uploaded
+from tests.support.batch_api import uploaded
 from tests.support.batch_server import LINE, BatchServer, store_of_server
 from tests.support.forms import CONTENT_TYPE, PURPOSE, file_part, form
 
@@ -25,7 +25,7 @@ def slots(**given: Any) -> TransferSlots:
     return TransferSlots(**{"what": "uploads", "at_once": 2, "of_user": 1, "seconds": 0.05, **given})
 
 
-async def test_a_user_who_has_all_slots_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_user_who_has_all_slots_waits() -> None:
     place, order = slots(seconds=30), list[str]()
 
     async def second() -> None:
@@ -90,14 +90,6 @@ async def test_few_wait_for_a_slot() -> None:
         assert refusal.value.status == 429
         waiting.cancel()
         await asyncio.wait([waiting])
-
-
-async def test_users_without_transfers_are_forgotten() -> None:
-    place = slots()
-    for number in range(3):
-        async with place.slot(f"user {number}"):
-            pass
-    assert not place._users
 
 
 async def test_an_answer_has_its_slot_until_it_is_sent() -> None:

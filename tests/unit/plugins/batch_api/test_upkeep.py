@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,11 +12,8 @@ import pytest
 from airflow_provider_raybatch.batches.ending import decided
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchEnd,
-    BatchProgress,
-    BatchRecord,
     RequestCounts,
     Started,
 )
@@ -28,8 +23,8 @@ from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.runs import RunRefusedError
 from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep, settled
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.support.batch_api import published
-from tests.support.batch_runs import DAY, RunsOfTests
+from tests.support.batch_api import DAY, batch_record, published, write_progress
+from tests.support.batch_runs import RunsOfTests
 
 SECRET = b"a secret of the tests, long enough"
 
@@ -41,17 +36,7 @@ class Served:
         self.store = BatchStore(root, SECRET)
         self.runs = RunsOfTests()
         self.upkeep = Upkeep(interval=0)
-        self.record = self.add()
-
-    def add(self, **fields: Any) -> BatchRecord:
-        now = time.time()
-        given: dict[str, Any] = {
-            "id": new_batch_id(), "owner": "ann", "dag_id": "batches_small", "model": "small",
-            "endpoint": "/v1/chat/completions", "input_file_id": f"file-{'0' * 32}", "input": [],
-            "created_at": now, "expires_at": now + DAY, "outputs_expire_after": DAY,
-        }  # fmt: skip
-        self.record = self.store.add_batch(BatchRecord(**{**given, **fields}))
-        return self.record
+        self.record = self.store.add_batch(batch_record())
 
     @property
     def state(self) -> BatchState:
@@ -69,10 +54,7 @@ class Served:
         self.store.start(self.record.id, Started(at=time.time(), total=total, nonce=new_nonce()))
 
     def progress(self, completed: int, age: float = 0.0) -> None:
-        counts = RequestCounts(total=3, completed=completed)
-        written = BatchProgress(at=time.time() - age, counts=counts)
-        path = f"{layout.batch_folder(self.record.id)}/{layout.PROGRESS}"
-        self.store.root.write(path, written.model_dump_json().encode())
+        write_progress(self.store, self.record.id, completed, time.time() - age)
 
     def over(self) -> None:
         """End its DAG run."""
@@ -105,18 +87,6 @@ def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def test_a_batch_without_a_run_gets_one(served: Served) -> None:
     assert served.look().triggered
     assert served.state.triggered
-    assert served.runs.runs.keys() == {served.record.id}
-
-
-def test_looks_of_many_servers_make_one_run(served: Served) -> None:
-    together = threading.Barrier(6)
-
-    def look(_: int) -> BatchState:
-        together.wait()
-        return served.look(Upkeep())
-
-    with ThreadPoolExecutor(6) as pool:
-        assert all(state.triggered for state in pool.map(look, range(6)))
     assert served.runs.runs.keys() == {served.record.id}
 
 
@@ -243,39 +213,6 @@ def test_a_manifest_that_cannot_be_used_fails_the_batch(started: Served) -> None
     assert started.look().status == "failed"
 
 
-def test_states_and_counts_of_two_servers_never_go_back(started: Served) -> None:
-    order = ["validating", "in_progress", "finalizing", "completed"]
-    other = BatchStore(started.store.root, SECRET)
-    seen: list[tuple[int, int]] = []
-    stop = threading.Event()
-
-    def poll() -> None:
-        stores = [started.store, other]
-        while not stop.is_set():
-            stores.reverse()
-            state = stores[0].state(started.record.id)
-            assert state is not None
-            looked = started.upkeep.looked_after(stores[0], state, started.runs)
-            seen.append((order.index(looked.status), looked.counts.completed))
-
-    with ThreadPoolExecutor(1) as pool:
-        polling = pool.submit(poll)
-        for completed in range(4):
-            started.progress(completed)
-            time.sleep(0.02)
-        decided(started.store, started.record.id, "completed")
-        published(started.store, started.record, {"part-00000.jsonl": 3})
-        started.over()
-        started.progress(3, age=100)
-        while not started.state.is_over:
-            time.sleep(0.01)
-        time.sleep(0.05)
-        stop.set()
-        polling.result(10)
-    assert seen == sorted(seen)
-    assert seen[-1] == (3, 3)
-
-
 def test_a_batch_that_has_not_begun_is_cancelled_at_once(served: Served) -> None:
     served.look()
     state = served.cancel()
@@ -313,24 +250,3 @@ def test_a_cancellation_that_loses_the_race_is_refused(started: Served) -> None:
     decided(started.store, started.record.id, "completed")
     with pytest.raises(OpenAiError, match="is finalizing"):
         cancelled(started.store, stale, started.runs, started.upkeep)
-
-
-def test_cancellation_and_completion_agree_on_one_end(disk: LocalFolder) -> None:
-    for _ in range(20):
-        served, together = Served(disk), threading.Barrier(2)
-        served.start()
-
-        def cancel(served: Served = served, together: Any = together) -> bool:
-            together.wait()
-            try:
-                return served.cancel().status == "cancelling"
-            except OpenAiError:
-                return False
-
-        def complete(served: Served = served, together: Any = together) -> bool:
-            together.wait()
-            return decided(served.store, served.record.id, "completed").decision == "completed"
-
-        with ThreadPoolExecutor(2) as pool:
-            ends = [pool.submit(cancel), pool.submit(complete)]
-            assert sorted(end.result() for end in ends) == [False, True]
