@@ -72,7 +72,6 @@ class Users:
     """The users of a round.
 
     :param seed: of their choices.
-    :ivar listed: looks at batches by listings, and which ids each listing had.
     :ivar counts: of calls, by what became of them.
     """
 
@@ -89,7 +88,6 @@ class Users:
         self.uploads: list[Upload] = []
         self._uploaded: list[Upload] = []
         self.looks: list[Seen] = []
-        self.listings: list[tuple[float, set[str]]] = []
         self.acknowledged: dict[str, float] = {}
         self.counts: Counter[str] = Counter()
         self.flaws: list[str] = []

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.batches.validation import validate
-from airflow_provider_raybatch.contract.arguments.openai_batch import CHAT, COMPLETIONS, EMBEDDINGS
+from airflow_provider_raybatch.contract.arguments.openai_batch import CHAT, EMBEDDINGS
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
@@ -138,82 +138,12 @@ def job_takes(content: bytes) -> bool:
     return bool(rows)
 
 
-def by_the_book(content: bytes) -> list[tuple[int | None, str]]:
-    """Return broken lines and their codes, as slowly and plainly as can be."""
-    found: list[tuple[int | None, str]] = []
-    models, ids, has_begun = ["echo"], [], False
-    lines = content.removeprefix(MARK).split(b"\n")
-    for number, line in enumerate(lines, 1):
-        ended = line + (b"\n" if number < len(lines) else b"")
-        if len(ended) <= 16 and not line.strip():
-            continue
-        if not has_begun and not line.removeprefix(MARK).lstrip().startswith(b"{"):
-            return [(None, "invalid_json_line")]  # the file is of another kind
-        has_begun = True
-        try:
-            value = plain(line)
-        except (ValueError, RecursionError):
-            found.append((number, "invalid_json_line"))
-            continue
-        custom_id, method, url, asked = (value.get(n) for n in ("custom_id", "method", "url", "body"))
-        code = ""
-        if not all(isinstance(one, str) and one for one in (custom_id, method, url)) or asked is None:
-            code = "missing_required_parameter"
-        elif method != "POST":
-            code = "invalid_method"
-        elif url != CHAT:
-            code = "url_mismatch" if url in (COMPLETIONS, EMBEDDINGS) else "invalid_url"
-        elif not isinstance(asked, dict):
-            code = "invalid_value"
-        elif asked.get("model") is None:
-            code = "missing_required_parameter"
-        elif asked["model"] not in models:
-            code = "model_mismatch"
-        if code:
-            found.append((number, code))
-        if isinstance(custom_id, str) and custom_id:
-            if custom_id in ids:
-                found.append((number, "duplicate_custom_id"))
-            ids.append(custom_id)
-    return found
-
-
-def plain(line: bytes) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        assert_different([name for name, _ in pairs])
-        return dict(pairs)
-
-    def assert_different(names: list[str]) -> None:
-        if len(set(names)) < len(names):
-            raise ValueError
-
-    def depth(value: Any) -> int:
-        inner = value.values() if isinstance(value, dict) else value
-        return 1 + max(map(depth, inner), default=0) if isinstance(value, (dict, list)) else 0
-
-    value = json.loads(line.decode("utf-8-sig"), object_pairs_hook=unique)
-    json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    if not isinstance(value, dict) or max(map(depth, value.values()), default=0) > 200:
-        raise ValueError
-    return value
-
-
 @settings(max_examples=60)
 @given(files)
 @example(LIKE_DUCKDB)
 def test_a_file_without_errors_is_one_that_the_job_takes(content: bytes) -> None:
     found = validate(io.BytesIO(content), endpoint=CHAT, model="echo")
     assert (not found.errors) == job_takes(content)
-
-
-@settings(max_examples=100)
-@given(files)
-def test_errors_are_those_of_a_plain_reading(content: bytes) -> None:
-    found = [
-        (one.line, one.code) for one in validate(io.BytesIO(content), endpoint=CHAT, model="echo").errors
-    ]
-    if found != [(None, "empty_file")]:
-        assert found == by_the_book(content)
 
 
 def test_generated_files_are_of_both_kinds() -> None:

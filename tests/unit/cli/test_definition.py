@@ -48,12 +48,6 @@ def test_nothing_heavy_is_imported() -> None:
 
 
 @EACH_VERB
-def test_function_exists(verb: Verb) -> None:
-    module, _, name = verb.function.partition(":")
-    assert callable(getattr(import_module(f"airflow_provider_raybatch.cli.{module}"), name))
-
-
-@EACH_VERB
 @pytest.mark.parametrize("program", ["raybatch", "airflow raybatch"])
 def test_examples_are_understood(verb: Verb, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = parser() if program == "raybatch" else airflow_parser()

@@ -148,11 +148,6 @@ def test_thousands_of_columns(name: str) -> None:
     assert prompts(rendered(operator("a_dag.py")))[0].endswith("column 1002: text 1002")
 
 
-def test_columns_without_text_are_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["init", write("a.parquet", [{"x": 1, "y": 2.5}])])
-    assert prompts(rendered(operator("a_dag.py")))[0].endswith("x: 1\ny: 2.5")
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
 def test_columns_with_the_longest_texts_are_asked_about(name: str) -> None:
     row = {"id": "T", "first name": "Zoë Quint", "city": "Lodz", "note": "", "message": "a long story here"}
@@ -305,14 +300,6 @@ def test_a_first_line_of_numbers_is_told(capsys: pytest.CaptureFixture[str]) -> 
     assert "Note: the first line is read as names of columns, such as '1';" in capsys.readouterr().out
     main(["init", "years.csv"])
     assert "first line" not in capsys.readouterr().out
-
-
-def test_quotes_are_double_where_they_can_be() -> None:
-    main(["init", write("a.jsonl", [{"x": "y", "it's": 'a "z"'}])])
-    text = Path("a_dag.py").read_text()
-    assert 'sampling={"temperature": 0, "max_tokens": 64},' in text
-    assert '"Describe this in one sentence.\\n"' in text
-    assert operator("a_dag.py").prompt.endswith("it's: {row[\"it's\"]}")
 
 
 def test_accents_of_a_name_are_left_out() -> None:

@@ -336,14 +336,6 @@ def test_a_retry_after_the_commit_changes_no_byte(tmp_path: Path, monkeypatch: p
     assert answered(out) == first
 
 
-def test_large_lines_and_many_of_them(tmp_path: Path) -> None:
-    lines = [line(f"id-{number}", chat("x" * 1_000_000)) for number in range(6)]
-    lines += [line(f"small-{number}", chat(f"{number}")) for number in range(300)]
-    output, errors = answered(run(tmp_path, lines, rows_per_part=100, batch_size=64))
-    assert (len(output), errors) == (306, [])
-    assert len(by_id(output)["id-3"]["body"]["choices"][0]["message"]["content"]) == 1_000_000
-
-
 VALUES: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),

@@ -42,6 +42,11 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     quick_looks(monkeypatch)
 
 
+@pytest.fixture
+def batch(folder: Folder, tmp_path: Path) -> Batch:
+    return a_batch(folder, tmp_path)
+
+
 def no_model(*_: Any) -> Any:
     raise PreflightError("model: it is gone.")
 
@@ -54,10 +59,7 @@ def die_while_publishing(batch: Batch) -> None:
             batch.run()
 
 
-def test_cancelled_batch_keeps_what_is_finished(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = a_batch(folder, tmp_path)
+def test_cancelled_batch_keeps_what_is_finished(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     ended_midway(monkeypatch, 8, batch.decide)
     summary = batch.run()
     good, codes = batch.ids()
@@ -67,10 +69,7 @@ def test_cancelled_batch_keeps_what_is_finished(
     assert batch.progress() == (20, 8, 0)
 
 
-def test_batch_expires_by_the_drivers_clock(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = a_batch(folder, tmp_path)
+def test_batch_expires_by_the_drivers_clock(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     watch = driver.BatchWatch
     monkeypatch.setattr(driver, "BatchWatch", lambda *given: watch(*given, clock=lambda: now))
@@ -96,10 +95,10 @@ def test_batch_expires_by_the_drivers_clock(
     ],
 )
 def test_batch_that_reaches_a_limit_keeps_what_is_finished(
-    limits: Any, dies_undecided: bool, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limits: Any, dies_undecided: bool, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first driver dies when it knows, or before it publishes; the next ones ask nothing."""
-    batch, said = a_batch(folder, tmp_path), list[Any]()
+    said = list[Any]()
     held = HeldGpus(1.0, time.time() - 3600, lambda _: "L4", {"L4": 1.0})
     monkeypatch.setattr(generating, "held_gpus", lambda *_: held)
     with monkeypatch.context() as patch:
@@ -127,10 +126,9 @@ def test_batch_that_reaches_a_limit_keeps_what_is_finished(
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_batch_whose_last_line_uses_up_a_limit_is_completed(
-    dies: bool, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dies: bool, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is left to ask, also for the next driver, if the first one dies before it publishes."""
-    batch = a_batch(folder, tmp_path)
     ended_midway(monkeypatch, 20, lambda: None)
     if dies:
         with monkeypatch.context() as patch:
@@ -143,13 +141,10 @@ def test_batch_whose_last_line_uses_up_a_limit_is_completed(
     assert (batch.outcome(), batch.progress()) == ("completed", (20, 20, 0))
 
 
-def test_limit_is_decided_though_parts_can_not_be_read(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limit_is_decided_though_parts_can_not_be_read(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any) -> Any:
         raise StorageError("the store is away.")
 
-    batch = a_batch(folder, tmp_path)
     ended_midway(monkeypatch, 8, lambda: None)
     with monkeypatch.context() as patch:
         patch.setattr(driver, "finished", away)
@@ -161,11 +156,8 @@ def test_limit_is_decided_though_parts_can_not_be_read(
     assert len(batch.ids()[0]) == 8
 
 
-def test_superseded_job_decides_no_limit(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_superseded_job_decides_no_limit(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that was frozen counts the GPU hours meanwhile, before it learns that another one answers."""
-    batch = a_batch(folder, tmp_path)
     held = HeldGpus(1.0, time.time() - 3600, lambda _: "L4", {"L4": 1.0})
     monkeypatch.setattr(generating, "held_gpus", lambda *_: held)
     monkeypatch.setattr(generating, "ClaimWatch", lambda _: ClaimWatch(lambda: None))
@@ -177,9 +169,8 @@ def test_superseded_job_decides_no_limit(
 
 @pytest.mark.parametrize("decision", ["cancelled", "expired"])
 def test_decided_batch_needs_neither_model_nor_nodes(
-    decision: Any, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    decision: Any, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = a_batch(folder, tmp_path)
     monkeypatch.setattr(ready, "check_engine", no_model)
     monkeypatch.setattr(cluster_view, "wait_for", no_model)
     monkeypatch.setattr(supervision, "run", no_model)
@@ -192,10 +183,8 @@ def test_decided_batch_needs_neither_model_nor_nodes(
 
 
 def test_batch_cancelled_before_its_job_fails_is_published(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = a_batch(folder, tmp_path)
-
     def fail(*_: Any) -> None:
         batch.decide()
         no_model()
@@ -204,21 +193,14 @@ def test_batch_cancelled_before_its_job_fails_is_published(
     assert batch.run().errors == 20
 
 
-def test_job_of_an_open_batch_fails_as_others_do(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = a_batch(folder, tmp_path)
+def test_job_of_an_open_batch_fails_as_others_do(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready, "check_engine", no_model)
     with pytest.raises(PreflightError, match="it is gone"):
         batch.run()
     assert batch.outcome() is None
 
 
-def test_wait_for_nodes_ends_with_the_batch(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = a_batch(folder, tmp_path)
-
+def test_wait_for_nodes_ends_with_the_batch(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     def wait_for(*given: Any) -> None:
         batch.decide()
         *_, check = given
@@ -229,10 +211,7 @@ def test_wait_for_nodes_ends_with_the_batch(
     assert batch.run().errors == 20
 
 
-def test_answered_batch_is_completed_before_its_commit(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = a_batch(folder, tmp_path)
+def test_answered_batch_is_completed_before_its_commit(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare, seen = publishing.prepare, []
 
     def look(*given: Any) -> Any:
@@ -247,9 +226,8 @@ def test_answered_batch_is_completed_before_its_commit(
 
 
 def test_late_cancel_of_an_answered_batch_loses_nothing(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = a_batch(folder, tmp_path)
     complete = BatchWatch.complete
 
     def late(watch: BatchWatch) -> None:
@@ -262,20 +240,16 @@ def test_late_cancel_of_an_answered_batch_loses_nothing(
 
 
 def test_completed_batch_is_published_without_its_model(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver dies after it has decided, and the model is deleted before the next one starts."""
-    batch = a_batch(folder, tmp_path)
     die_while_publishing(batch)
     monkeypatch.setattr(ready, "check_engine", no_model)
     batch.run(1)
     assert len(batch.ids()[0]) == 20
 
 
-def test_completed_batch_asks_lost_rows_again(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = a_batch(folder, tmp_path)
+def test_completed_batch_asks_lost_rows_again(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     die_while_publishing(batch)
     part = next(one.path for one in batch.dataset.list(layout.PARTS) if one.path.endswith(".parquet"))
     batch.dataset.delete([part])
@@ -283,8 +257,7 @@ def test_completed_batch_asks_lost_rows_again(
     assert len(batch.ids()[0]) == 20
 
 
-def test_failed_batch_ends_its_job(folder: Folder, tmp_path: Path) -> None:
-    batch = a_batch(folder, tmp_path)
+def test_failed_batch_ends_its_job(batch: Batch) -> None:
     batch.decide("failed")
     with pytest.raises(RaybatchError, match="has failed already") as caught:
         batch.run()
@@ -292,10 +265,7 @@ def test_failed_batch_ends_its_job(folder: Folder, tmp_path: Path) -> None:
     assert not batch.dataset.list(layout.DATA)
 
 
-def test_unanswered_lines_are_not_counted_as_errors(
-    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = a_batch(folder, tmp_path)
+def test_unanswered_lines_are_not_counted_as_errors(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     ended_midway(monkeypatch, 8, batch.decide)
     assert batch.run(max_errors=0, max_error_fraction=0.0).errors == 12
 
@@ -328,8 +298,8 @@ def test_unreadable_lines_keep_what_names_them(folder: Folder, tmp_path: Path) -
     assert [one["custom_id"] for one in both_files(batch.dataset)[1]] == ["a", "b", None, None]
 
 
-def test_other_jobs_look_for_no_batch(folder: Folder, tmp_path: Path) -> None:
-    batch, seen = a_batch(folder, tmp_path), []
+def test_other_jobs_look_for_no_batch(batch: Batch) -> None:
+    seen: list[str] = []
     batch.decide()
 
     class Emitted(list[Any]):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from airflow_provider_raybatch.plugins.headers import HEADERS
@@ -136,19 +134,3 @@ def test_no_local_folder_is_read_by_default(server: Server, monkeypatch: pytest.
     answer = server.get(REPORT)
     assert answer.status_code == 404
     assert "[raybatch] report_roots" in answer.text
-
-
-def test_a_link_leads_out_of_no_root(server: Server, lake: LocalFolder, tmp_path: Path) -> None:
-    outside = LocalFolder(str(tmp_path / "outside"))
-    publish(outside, key())
-    Path(lake.uri).parent.joinpath("link").symlink_to(outside.uri)
-    for destination in (
-        f"{tmp_path}/lake/link",
-        outside.uri,
-        f"{lake.uri}/../../outside",
-        f"file://{outside.uri}",
-    ):
-        ran({"destination": destination})
-        answer = server.get(REPORT)
-        assert answer.status_code == 404
-        assert "report_roots" in answer.text

@@ -141,10 +141,6 @@ def test_marks_that_turn_text_are_shown_by_number() -> None:
     assert not set("\u202e\u2066\x00\x07\x1b\ud800\uffff\u2028") & set(text)
 
 
-def test_a_page_is_utf_8_with_any_text() -> None:
-    assert report_page(reports.nasty()).encode()
-
-
 def test_numbers_are_beside_the_last_ones() -> None:
     text = page("good").text
     assert "Failed rows 150 12 12.5x worse" in text

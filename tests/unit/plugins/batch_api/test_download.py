@@ -78,15 +78,6 @@ async def test_a_file_that_is_shorter_than_said_is_told(disk: LocalFolder) -> No
     assert str(caught.value) == f"{disk.uri}/x: it ends at byte 5; was it replaced?"
 
 
-async def test_a_missing_file_ends_the_body_with_an_error(folder: Folder) -> None:
-    files = [*written(folder), ("nothing", 1), ("part-3", MIB)]
-    read = 0
-    with pytest.raises(StorageError):  # noqa: PT012
-        async for piece in read_pieces(folder, files, range(sum(SIZES) + 1 + MIB)):
-            read += len(piece)
-    assert read == sum(SIZES)
-
-
 async def test_few_pieces_are_read_ahead(disk: LocalFolder) -> None:
     """However slowly the client takes them."""
     lock, asked = threading.Lock(), 0

@@ -24,6 +24,9 @@ ODD = [
     new_file_id() + "\n", new_file_id() + "/", "batch_" + "0" * 32, "null", "-1", "1e9", "NaN", "true", "[]",
     "record.json", "s3://bucket/key", "file:///etc/passwd", "{}", "<script>", "' OR 1=1", "~", "*", "?", "#",
 ]  # fmt: skip
+CREATE = {
+    "input_file_id": new_file_id(), "endpoint": "/v1/chat/completions", "completion_window": "24h",
+}  # fmt: skip
 PATHS = ["/files/{}", "/files/{}/content", "/batches/{}", "/batches/{}/cancel", "/models/{}", "/{}"]
 
 
@@ -78,10 +81,13 @@ def values(chance: random.Random, depth: int = 0) -> Any:
 
 def test_odd_bodies(on_disk: BatchServer) -> None:
     chance = random.Random(7)
-    names = ["input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after", "purpose"]
+    names = [
+        "input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after", "purpose",
+        "\ud800", "n" * 300,
+    ]  # fmt: skip
     for number in range(50):
-        whole = number % 4 == 0
-        body = values(chance) if whole else {name: values(chance) for name in names}
+        given = {name: values(chance) for name in chance.sample(names, chance.randrange(len(names)))}
+        body = values(chance) if number % 4 == 0 else {**chance.choice([CREATE, {}]), **given}
         for method, path in (("POST", "/batches"), ("POST", "/files"), ("POST", "/batches/x/cancel")):
             assert_clean(on_disk.ask(method, path, content=json.dumps(body)))
     for raw in (b"", b"\x00", b"\xff\xfe", b"[" * 100_000, b"{", b'{"a": NaN}', b'"\\ud800"', b"x" * 300_000):

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import random
-import string
 from typing import Any
 
 import pytest
@@ -98,39 +95,3 @@ def test_the_digest_is_that_of_the_whole_body() -> None:
     other = new_batch({**BODY, "metadata": {"run": "2"}})
     assert new_batch(BODY).digest == again.digest
     assert new_batch(BODY).digest != other.digest
-
-
-def test_any_json_object_is_taken_or_refused_by_name() -> None:
-    chance = random.Random(11)
-    names = [*BODY, "metadata", "output_expires_after", "x", "", "\ud800", "n" * 300]
-    refusals = []
-    for _ in range(3_000):
-        body = {name: value(chance, 3) for name in chance.sample(names, chance.randint(0, 5))}
-        body = {**(BODY if chance.random() < 0.7 else {}), **body}
-        try:
-            new_batch(body)
-        except OpenAiError as error:
-            refusals.append(error)
-    assert len(refusals) > 1_000
-    assert {error.status for error in refusals} == {400}
-    assert None not in {error.param for error in refusals}
-    assert max(len(json.dumps(error.body).encode()) for error in refusals) < 1_500
-
-
-def value(chance: random.Random, depth: int) -> Any:
-    kinds: list[Any] = [
-        lambda: None,
-        lambda: chance.choice([True, False]),
-        lambda: chance.choice([0, -1, 3600, 2**70, 1.5, 1e300]),
-        lambda: "".join(chance.choices(string.printable + "ü\u0000\ud800😀", k=chance.randint(0, 600))),
-        lambda: chance.choice([*BODY.values(), "created_at"]),
-    ]
-    if depth:
-        kinds += [
-            lambda: [value(chance, depth - 1) for _ in range(chance.randint(0, 4))],
-            lambda: {
-                chance.choice(["anchor", "seconds", "k", "\udfff", "k" * 65]): value(chance, depth - 1)
-                for _ in range(chance.randint(0, 4))
-            },
-        ]
-    return chance.choice(kinds)()

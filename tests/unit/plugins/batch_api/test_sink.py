@@ -55,18 +55,6 @@ async def test_slow_storage_makes_the_caller_wait() -> None:
     assert sink.ended == "complete"
 
 
-@pytest.mark.parametrize("sizes", [[], [1], [MIB], [MIB - 1, 1, 5], [3 * MIB, 7]])
-async def test_all_pieces_arrive_in_order(sizes: list[int]) -> None:
-    sink = Slow()
-    sink.may.set()
-    pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
-    async with SinkFeeder(sink) as feeder:
-        for piece in pieces:
-            await feeder.put(piece)
-    assert b"".join(sink.written) == b"".join(pieces)
-    assert (feeder.size, sink.ended) == (sum(sizes), "complete")
-
-
 async def test_a_failed_write_aborts() -> None:
     sink = Slow()
     sink.may.set()

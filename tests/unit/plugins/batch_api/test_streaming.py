@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,16 +52,6 @@ def test_the_official_client_uploads_and_downloads(folder: Folder, tmp_path: Pat
         }
         assert client.files.content("file-1").read() == LINES
     assert folder.read(CONTENT) == LINES
-
-
-def test_curl_uploads_with_the_file_first(url: str, disk: LocalFolder, tmp_path: Path) -> None:
-    if not shutil.which("curl"):
-        pytest.skip("curl is not installed")
-    (tmp_path / "night.jsonl").write_bytes(LINES)
-    command = ["curl", "-sS", "-F", f"file=@{tmp_path}/night.jsonl", "-F", "purpose=batch", f"{url}/v1/files"]
-    answer = subprocess.run(command, capture_output=True, check=True, timeout=60)
-    assert b'"lines":500000' in answer.stdout
-    assert disk.read(CONTENT) == LINES
 
 
 @pytest.mark.parametrize(

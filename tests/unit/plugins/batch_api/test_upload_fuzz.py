@@ -97,30 +97,13 @@ def broken_bytes(chance: random.Random) -> Made:
     return bytes(body), CONTENT_TYPE
 
 
-def truncated(chance: random.Random) -> Made:
-    body = form(*some_parts(chance))
-    return body[: chance.randrange(len(body) - 3)], CONTENT_TYPE
-
-
 def wrong_types(chance: random.Random) -> Made:
     return form(*some_parts(chance)), chance.choice(TYPES)
-
-
-def other_boundaries(chance: random.Random) -> Made:
-    boundary = bytes(
-        chance.choices(b"0123456789abcdef'()+_,-./:=? \t\r\n\x00\xff", k=chance.randrange(1, 80))
-    )
-    return form(*some_parts(chance), boundary=boundary), CONTENT_TYPE
 
 
 def repeated_and_missing(chance: random.Random) -> Made:
     parts = [*some_parts(chance), *some_parts(chance)]
     return form(*chance.choices(parts, k=chance.randrange(6))), CONTENT_TYPE
-
-
-def many_fields(chance: random.Random) -> Made:
-    fields = [(b'form-data; name="f%d"' % number, b"x") for number in range(chance.choice([15, 17, 400]))]
-    return form(*fields, *some_parts(chance)), CONTENT_TYPE
 
 
 def huge_headers(chance: random.Random) -> Made:
@@ -154,22 +137,13 @@ def strange_dispositions(chance: random.Random) -> Made:
     return form(PURPOSE, (disposition, some_content(chance))), CONTENT_TYPE
 
 
-def noise(chance: random.Random) -> Made:
-    start = chance.choice([b"", b"\r\n", b"--" + BOUNDARY, b"--" + BOUNDARY + b"\r\n"])
-    return start + chance.randbytes(chance.randrange(2000)), CONTENT_TYPE
-
-
 KINDS: Sequence[Callable[[random.Random], Made]] = [
     broken_bytes,
-    truncated,
     wrong_types,
-    other_boundaries,
     repeated_and_missing,
-    many_fields,
     huge_headers,
     nested,
     strange_dispositions,
-    noise,
 ]
 
 
