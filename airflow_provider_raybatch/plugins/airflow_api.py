@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from airflow.api_fastapi.app import cached_app
 from fastapi import HTTPException, Request
 
 from airflow_provider_raybatch.links.report import base_path
+from airflow_provider_raybatch.plugins.nights import MOST_INSTANCES, Night, instance_of, nights_of, numbers_of
 from airflow_provider_raybatch.plugins.refusal import NotShownError
 from airflow_provider_raybatch.plugins.task_key import TaskInstance
 
@@ -48,11 +50,22 @@ async def task_instance(request: Request, ti: TaskInstance) -> Mapping[str, Any]
     return found
 
 
-async def last_instances(request: Request, dag_id: str, task_id: str, most: int) -> list[Mapping[str, Any]]:
-    """The newest instances of a task, newest first.
+async def last_nights(request: Request, dag_id: str, task_id: str) -> list[Night]:
+    """The last nights of a task, newest first: one request for all, and one for what each instance returned.
 
     :raises HTTPException: the caller may not see them.
     """
+    found = await _last_instances(request, dag_id, task_id, MOST_INSTANCES)
+    usable = [one for one in map(instance_of, found) if one is not None]
+    cut = len(found) >= MOST_INSTANCES
+    shown = [one for night in nights_of(usable, cut) for one in night.instances]
+    # An instance that has not succeeded has no result of this run.
+    asked = [one.ti for one in shown if one.state == "success"]
+    numbers = dict(zip(asked, map(numbers_of, await _results(request, asked)), strict=True))
+    return nights_of([replace(one, numbers=numbers.get(one.ti, one.numbers)) for one in shown])
+
+
+async def _last_instances(request: Request, dag_id: str, task_id: str, most: int) -> list[Mapping[str, Any]]:
     check_ids(dag_id, task_id)
     async with _client(request) as client:
         params = {"task_id": task_id, "order_by": "-run_after", "limit": most}
@@ -66,7 +79,7 @@ async def last_instances(request: Request, dag_id: str, task_id: str, most: int)
     ]
 
 
-async def results(request: Request, instances: list[TaskInstance]) -> list[Any]:
+async def _results(request: Request, instances: list[TaskInstance]) -> list[Any]:
     """What task instances returned; ``None`` where nothing is known."""
     async with _client(request) as client:
         return [await _result(client, ti) for ti in instances]

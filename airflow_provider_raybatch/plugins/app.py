@@ -23,7 +23,6 @@ from starlette.types import Receive, Scope, Send
 
 from airflow_provider_raybatch.plugins import airflow_api
 from airflow_provider_raybatch.plugins.headers import safely
-from airflow_provider_raybatch.plugins.last_nights import last_nights
 from airflow_provider_raybatch.plugins.looking import Look, look_at
 from airflow_provider_raybatch.plugins.own_batches import own_batches
 from airflow_provider_raybatch.plugins.pages.batches import batches_page
@@ -32,9 +31,9 @@ from airflow_provider_raybatch.plugins.pages.failed_rows import failed_rows_page
 from airflow_provider_raybatch.plugins.pages.frame import Frame, message_page
 from airflow_provider_raybatch.plugins.pages.nights import nights_page
 from airflow_provider_raybatch.plugins.pages.task_report import report_page
-from airflow_provider_raybatch.plugins.readers import Readers
 from airflow_provider_raybatch.plugins.refusal import NotShownError
 from airflow_provider_raybatch.plugins.task_key import TaskInstance
+from airflow_provider_raybatch.plugins.threads import Readers
 from airflow_provider_raybatch.report.elements import document, node
 
 _log = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ async def nights(request: Request, dag_id: str, task_id: str) -> Response:
     """The last nights of a task."""
 
     async def make() -> HTMLResponse:
-        shown = await last_nights(request, dag_id, task_id)
+        shown = await airflow_api.last_nights(request, dag_id, task_id)
         return HTMLResponse(nights_page(dag_id, task_id, shown, _frame(request)))
 
     return await _answer(request, make)

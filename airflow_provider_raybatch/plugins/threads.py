@@ -11,6 +11,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from airflow_provider_raybatch.plugins.refusal import NotShownError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -60,3 +62,31 @@ class OwnThreads:
         self._under_way -= 1
         if not future.cancelled():
             future.exception()  # of a request that was answered before
+
+
+class Readers:
+    """Those that read reports.
+
+    :param threads: that read at once.
+    :param waiting: requests that may wait for one.
+    :param seconds: after which a request is answered without what it asked for.
+    """
+
+    def __init__(self, threads: int = 4, waiting: int = 16, seconds: float = 40) -> None:
+        self._threads = OwnThreads("raybatch-reports", threads, waiting, seconds)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `function` returns, called in a thread.
+
+        :raises NotShownError: too many others wait, or it takes too long. It goes on, and keeps its thread.
+        """
+        try:
+            return await self._threads.run(function, *args, **kwargs)
+        except CrowdedError:
+            raise NotShownError("Many reports are being read just now; try again in a minute.", 503) from None
+        except TimeoutError:
+            raise NotShownError(
+                f"The destination did not answer in {self._threads.seconds:g} s; try again, or look there "
+                "directly.",
+                504,
+            ) from None

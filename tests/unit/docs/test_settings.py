@@ -11,7 +11,7 @@ from airflow_provider_raybatch.batches import sweep
 from airflow_provider_raybatch.batches.models import ServedModel
 from airflow_provider_raybatch.get_provider_info import get_provider_info
 from airflow_provider_raybatch.operators.served_batch import LATE
-from airflow_provider_raybatch.plugins import documents, finding, nights, readers, reading
+from airflow_provider_raybatch.plugins import documents, finding, nights, reading, threads
 from airflow_provider_raybatch.serving import serve_batches
 from airflow_provider_raybatch.serving.served_dag import RETRIES
 from tests.support.documents import DOCS
@@ -60,4 +60,4 @@ def test_bounds_are_those_of_the_code() -> None:
     assert f"{reading._SECONDS:.0f} seconds of S3" in flat
     assert f"its last {nights.MOST_NIGHTS} nights" in flat
     assert "16 wait" in flat
-    assert readers.Readers.__init__.__defaults__ == (4, 16, 40)
+    assert threads.Readers.__init__.__defaults__ == (4, 16, 40)

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from airflow_provider_raybatch.plugins.readers import Readers
 from airflow_provider_raybatch.plugins.refusal import NotShownError
+from airflow_provider_raybatch.plugins.threads import Readers
 
 
 async def test_a_slow_read_is_answered_and_keeps_its_place() -> None:
