@@ -31,14 +31,7 @@ def chat_completion(name: str, created: int, body: Mapping[str, Any], output: Ma
     choices = [
         _choice(name, place, one, most if asked else None) for place, one in enumerate(output["completions"])
     ]
-    return {
-        "id": f"chatcmpl-{name}",
-        "object": "chat.completion",
-        "created": created,
-        "model": body["model"],
-        "choices": choices,
-        "usage": _usage(output),
-    }
+    return {"id": f"chatcmpl-{name}", "object": "chat.completion", **_rest(created, body, choices, output)}
 
 
 def completion(name: str, created: int, body: Mapping[str, Any], output: Mapping[str, Any]) -> Any:
@@ -53,14 +46,7 @@ def completion(name: str, created: int, body: Mapping[str, Any], output: Mapping
         }
         for place, one in enumerate(output["completions"])
     ]
-    return {
-        "id": f"cmpl-{name}",
-        "object": "text_completion",
-        "created": created,
-        "model": body["model"],
-        "choices": choices,
-        "usage": _usage(output),
-    }
+    return {"id": f"cmpl-{name}", "object": "text_completion", **_rest(created, body, choices, output)}
 
 
 def embeddings(body: Mapping[str, Any], output: Mapping[str, Any]) -> Any:
@@ -136,6 +122,12 @@ def _finite(logprob: float | None) -> float:
 
 def _reason(one: Mapping[str, Any]) -> str:
     return one["finish_reason"] if one["finish_reason"] in _REASONS else "stop"
+
+
+def _rest(
+    created: int, body: Mapping[str, Any], choices: list[dict[str, Any]], output: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {"created": created, "model": body["model"], "choices": choices, "usage": _usage(output)}
 
 
 def _usage(output: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,6 @@ def _call(where: str, call: Any) -> dict[str, Any]:
     if not isinstance(function, dict) or call.get("type", "function") != "function":
         raise wrong(where, "a call of a function", call)
     name, arguments, number = function.get("name"), function.get("arguments", "{}"), call.get("id", "")
-    for field, value in (("function.name", name), ("function.arguments", arguments), ("id", number)):
-        if not isinstance(value, str):
-            raise wrong(f"{where}.{field}", "a text", value)
+    if not all(isinstance(one, str) for one in (name, arguments, number)):
+        raise wrong(where, "a call whose id, name and arguments are texts", call)
     return {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}

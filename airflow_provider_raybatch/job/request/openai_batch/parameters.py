@@ -63,10 +63,9 @@ def _flag(name: str, value: Any) -> bool:
 
 def _stops(name: str, value: Any) -> list[str]:
     found = [value] if isinstance(value, str) else value
-    if not (isinstance(found, list) and all(isinstance(one, str) and one for one in found)):
-        raise wrong(name, "a text or a list of texts, none of them empty", value)
-    if len(found) > _MOST_STOPS:
-        raise wrong(name, f"at most {_MOST_STOPS} texts", value)
+    are_texts = isinstance(found, list) and all(isinstance(one, str) and one for one in found)
+    if not are_texts or len(found) > _MOST_STOPS:
+        raise wrong(name, f"a text or a list of at most {_MOST_STOPS} texts, none of them empty", value)
     return found
 
 

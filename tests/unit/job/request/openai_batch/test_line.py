@@ -142,7 +142,7 @@ def test_raw_prompts_have_parameters_too(given: dict[str, Any], sampling: dict[s
         ),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}]},
-            "messages.0.tool_calls.0.function.name",
+            "messages.0.tool_calls.0",
             "invalid_value",
         ),
     ],
