@@ -27,8 +27,6 @@ from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenc
 from airflow_provider_raybatch.contract.text import nearest
 
 _SETTING = "[raybatch] batch_api_models"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")
-_DAG_ID = re.compile(r"[A-Za-z0-9._-]{1,250}")
 _OF_THE_BATCH = frozenset({
     "source", "destination", "format", "destination_format", "csv_options", "limit", "id_column",
     "served_model_name", "report_samples", "on_destination_owned", "on_clear", "output_prefix",
@@ -74,9 +72,9 @@ class ServedModel(ContractModel):
     :param arguments: of the operator.
     """
 
-    name: str
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$")
     created: int = 0
-    dag_id: str
+    dag_id: str = Field(pattern=r"^[A-Za-z0-9._-]{1,250}$")
     endpoints: tuple[str, ...]
     users: tuple[str, ...] | None = None
     roles: tuple[str, ...] | None = None
@@ -129,21 +127,15 @@ def served_models() -> dict[str, ServedModel]:
 
 @lru_cache(maxsize=4)
 def _models_of_file(path: Path, mtime_ns: int, _size: int) -> dict[str, ServedModel]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise SpecError(f"{_SETTING}: {shown(str(path))} is not UTF-8 text; write it as UTF-8.") from None
-    return _models(text, mtime_ns // 10**9)
+    return _models(path.read_bytes(), mtime_ns // 10**9)
 
 
 @lru_cache(maxsize=4)
-def _models(text: str, created: int) -> dict[str, ServedModel]:
+def _models(text: str | bytes, created: int) -> dict[str, ServedModel]:
     try:
         found = json.loads(text, object_pairs_hook=object_of)
     except RepeatedKeyError as error:
-        raise SpecError(
-            f"{_SETTING}: {shown(error.key)} is there twice in one object; remove one of them."
-        ) from None
+        raise SpecError(f"{_SETTING}: an object has {shown(error.key)} twice; remove one of them.") from None
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{_SETTING}: it is not JSON ({error}); correct it.") from None
     if not isinstance(found, dict):
@@ -166,11 +158,6 @@ def _models(text: str, created: int) -> dict[str, ServedModel]:
 
 
 def _model(name: str, given: Any, created: int) -> ServedModel:
-    if not _NAME.fullmatch(name):
-        raise SpecError(
-            "a name has up to 200 letters, digits and ._:/@+-, and begins with a letter or a digit; choose "
-            "such a name."
-        )
     if not isinstance(given, dict):
         raise SpecError(f"it must be a JSON object of arguments, but it is {shown(given)}.")
     for key in given:
@@ -182,11 +169,6 @@ def _model(name: str, given: Any, created: int) -> ServedModel:
     own.setdefault("dag_id", f"batches_{_slug(name)}")
     own.setdefault("endpoints", allowed)
     model = parse(ServedModel, {**own, "name": name, "created": created, "arguments": arguments})
-    if not _DAG_ID.fullmatch(model.dag_id):
-        raise SpecError(
-            f"dag_id: {shown(model.dag_id)} has other characters than letters, digits and ._-, or more than "
-            "250; choose such an id."
-        )
     unknown = next((one for one in model.endpoints if one not in allowed), None)
     if unknown is not None or not model.endpoints:
         raise SpecError(

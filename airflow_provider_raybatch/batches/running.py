@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A batch in the hands of its task: from the check of its input to its end.
 
-Each step may be the last of a process. The next attempt sees by the documents which steps are done.
+Each step may be the last of a process. The next attempt sees by the documents which steps are done. Whoever
+may trigger the DAG writes any configuration, so only the signed record of a batch counts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from airflow_provider_raybatch.batches.asked import asked_batch, checked_input
 from airflow_provider_raybatch.batches.ending import (
     PUBLISHING,
     dataset_of,
@@ -22,8 +22,9 @@ from airflow_provider_raybatch.batches.ending import (
 )
 from airflow_provider_raybatch.batches.settings import required_settings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
-from airflow_provider_raybatch.batches.validation import STRICT_LIMITS, FileLimits
+from airflow_provider_raybatch.batches.validation import STRICT_LIMITS, CheckedFile, FileLimits, validate
 from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
+from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchEnd,
     BatchError,
@@ -102,7 +103,7 @@ class RunningBatch:
 
     def _start(self) -> list[BatchError]:
         """Note that the input is valid; its errors where it isn't."""
-        checked = checked_input(self.store, self.record, self.limits)
+        checked = self._checked_input()
         if checked.errors:
             _log.info("The input of batch %s is not valid: %d errors.", self.record.id, len(checked.errors))
             return checked.errors
@@ -110,6 +111,20 @@ class RunningBatch:
         started = Started(at=time.time(), total=checked.lines, nonce=new_nonce())
         self.store.start(self.record.id, started)
         return []
+
+    def _checked_input(self) -> CheckedFile:
+        (piece,) = self.record.input  # as of each upload
+        if self.store.root.head(piece.path) is None:
+            error = BatchError(
+                code="file_not_found",
+                message="The input file was deleted before the batch began; upload it again.",
+                param="input_file_id",
+            )
+            return CheckedFile(0, None, [error])
+        with self.store.root.open(piece.path, piece.bytes) as content:
+            return validate(
+                content, endpoint=self.record.endpoint, model=self.record.model, limits=self.limits
+            )
 
     def end(self, manifest_uri: str | None = None) -> BatchEnd:
         """End it by the dataset that its job has published.
@@ -187,7 +202,33 @@ def running_batch(given: object, limits: FileLimits, *, run_id: str, dag_id: str
     """
     settings = required_settings()
     store = batch_store(settings)
-    record = asked_batch(store, given, run_id=run_id, dag_id=dag_id, model=model)
+    record = _asked_batch(store, given, run_id=run_id, dag_id=dag_id, model=model)
     if record.strict:
         limits = limits.within(STRICT_LIMITS)
     return RunningBatch(store, record, settings.aws_conn_id, limits)
+
+
+def _asked_batch(store: BatchStore, conf: object, *, run_id: str, dag_id: str, model: str) -> BatchRecord:
+    """The record of the batch that a DAG run is for.
+
+    :param conf: of the DAG run.
+    :param model: the name of the model that the DAG serves.
+    :raises RaybatchError: this run may not answer that batch, or there is none.
+    """
+    if conf != {"batch_id": run_id}:
+        raise _refused(f"it must be {{'batch_id': {run_id!r}}}, the id of this run, but it is {shown(conf)}")
+    record = store.record(run_id)
+    if record is None or record.id != run_id:
+        raise _refused(f"there is no batch {shown(run_id)} below {store.root.uri}")
+    if (record.dag_id, record.model) != (dag_id, model):
+        raise _refused(
+            f"{run_id} is a batch of DAG {record.dag_id!r} and model {record.model!r}, and this is DAG "
+            f"{dag_id!r}, which serves {model!r}"
+        )
+    return record
+
+
+def _refused(what: str) -> RaybatchError:
+    return RaybatchError(
+        f"conf: {what}; create batches by the Batch API, which triggers their runs.", FailureClass.USER_ERROR
+    )

@@ -7,8 +7,9 @@ the order in which they are written is such that what exists is never without wh
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -17,17 +18,15 @@ from airflow_provider_raybatch.batches.settings import BatchApiSettings
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file
 from airflow_provider_raybatch.contract.batch_api.ids import (
-    is_batch_id,
-    is_file_id,
-    newest_first,
-    owner_digest,
-)
-from airflow_provider_raybatch.contract.batch_api.listed import (
     ListedBatch,
     ListedFile,
     file_key,
+    is_batch_id,
+    is_file_id,
     listed_batch,
     listed_file,
+    newest_first,
+    owner_digest,
 )
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchEnd,
@@ -40,12 +39,17 @@ from airflow_provider_raybatch.contract.batch_api.records import (
 )
 from airflow_provider_raybatch.contract.batch_api.signature import opened, signed
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, folder
+from airflow_provider_raybatch.storage.in_order import in_order
 from airflow_provider_raybatch.storage.links import check_no_links
 from airflow_provider_raybatch.storage.names import first_names
 
 Document = TypeVar("Document", bound=ContractModel)
+Shown = TypeVar("Shown")
+
+_log = logging.getLogger(__name__)
 
 _REMEDY = "restore it, or create the batch again"
 
@@ -76,14 +80,12 @@ class BatchStore:
         if not is_file_id(file_id):
             return None
         path = f"{layout.file_folder(file_id)}/{layout.SIGNED_RECORD}"
-        content = self._read(path)
-        return None if content is None else opened(content, FileRecord, f"file {file_id}", self.secret)
+        return self._opened(path, FileRecord, f"file {file_id}")
 
     def add_file(self, record: FileRecord) -> None:
         """Keep the record of a file whose content is there; of an output file, several writers may."""
         path = f"{layout.file_folder(record.id)}/{layout.SIGNED_RECORD}"
-        if not self._create_once(path, signed(record, f"file {record.id}", self.secret)):
-            record = self.file(record.id) or record  # the one that counts, whose writer may have died here
+        record = self._first_signed(path, record, f"file {record.id}")  # an earlier writer may have died here
         self._index(layout.FILES, record.owner, file_key(record))
 
     def delete_file(self, record: FileRecord) -> None:
@@ -103,9 +105,7 @@ class BatchStore:
     def add_batch(self, record: BatchRecord) -> BatchRecord:
         """Keep the record of a batch, and list it; returns the one that counts, an earlier call's or this."""
         path = f"{layout.batch_folder(record.id)}/{layout.SIGNED_RECORD}"
-        kind = f"batch {record.id}"
-        if not self._create_once(path, signed(record, kind, self.secret)):
-            record = opened(self.root.read(path), BatchRecord, kind, self.secret)
+        record = self._first_signed(path, record, f"batch {record.id}")
         self._index(layout.BATCHES, record.owner, newest_first(record.created_at, record.id))
         return record
 
@@ -116,8 +116,8 @@ class BatchStore:
         """
         if not is_batch_id(batch_id):
             return None
-        content = self._read(f"{layout.batch_folder(batch_id)}/{layout.SIGNED_RECORD}")
-        return None if content is None else opened(content, BatchRecord, f"batch {batch_id}", self.secret)
+        path = f"{layout.batch_folder(batch_id)}/{layout.SIGNED_RECORD}"
+        return self._opened(path, BatchRecord, f"batch {batch_id}")
 
     def state(self, batch_id: str) -> BatchState | None:
         """The batch as it is now; ``None`` if there is none.
@@ -168,8 +168,7 @@ class BatchStore:
 
         :raises ForgedRecordError: it is not signed by this Airflow.
         """
-        content = self._read(f"{layout.batch_folder(batch_id)}/{layout.ENDED}")
-        return None if content is None else opened(content, BatchEnd, f"end of {batch_id}", self.secret)
+        return self._opened(f"{layout.batch_folder(batch_id)}/{layout.ENDED}", BatchEnd, f"end of {batch_id}")
 
     def mark_triggered(self, batch_id: str, at: float) -> None:
         """Note that Airflow has the DAG run."""
@@ -185,18 +184,9 @@ class BatchStore:
 
     def end(self, batch_id: str, end: BatchEnd) -> BatchEnd:
         """End a batch, unless it has ended; returns what counts. Records of its files come first."""
-        path = f"{layout.batch_folder(batch_id)}/{layout.ENDED}"
-        kind = f"end of {batch_id}"
-        if self._create_once(path, signed(end, kind, self.secret)):
-            return end
-        return opened(self.root.read(path), BatchEnd, kind, self.secret)
-
-    def listed(self, of: str, owner: str) -> list[str]:
-        """Ids of a user's files or batches, newest first.
-
-        :param of: ``layout.FILES`` or ``layout.BATCHES``.
-        """
-        return [one.id for one in (self.files(owner) if of == layout.FILES else self.batches(owner))]
+        return self._first_signed(
+            f"{layout.batch_folder(batch_id)}/{layout.ENDED}", end, f"end of {batch_id}"
+        )
 
     def files(self, owner: str) -> list[ListedFile]:
         """A user's files, newest first; also such as have expired and are not deleted yet."""
@@ -232,6 +222,11 @@ class BatchStore:
         path = f"{layout.batch_folder(batch_id)}/{name}"
         return self._parsed(self.root.read(path), model, path)
 
+    def _first_signed(self, path: str, document: Document, kind: str) -> Document:
+        if self._create_once(path, signed(document, kind, self.secret)):
+            return document
+        return opened(self.root.read(path), type(document), kind, self.secret)
+
     def _create_once(self, path: str, content: bytes) -> bool:
         try:
             self.root.create(path, content)
@@ -242,15 +237,34 @@ class BatchStore:
     def _parsed(self, content: bytes, model: type[Document], path: str) -> Document:
         return parse_file(model, content, f"{self.root.uri}/{path}", "a document of a batch", _REMEDY)
 
-    def _read(self, path: str) -> bytes | None:
+    def _opened(self, path: str, model: type[Document], kind: str) -> Document | None:
+        """A signed document; ``None`` where there is none."""
         if self.root.head(path) is None:
             return None
         try:
-            return self.root.read(path)
+            return opened(self.root.read(path), model, kind, self.secret)
         except StorageError:
             if self.root.head(path) is None:  # deleted meanwhile
                 return None
             raise
+
+
+def usable(look: Callable[[str], Shown | None], ids: Iterable[str]) -> list[Shown]:
+    """What `look` finds of files or batches, asked side by side; one that is damaged hides itself alone.
+
+    :raises StorageError: the storage does not answer.
+    """
+
+    def guarded(one: str) -> Shown | None:
+        try:
+            return look(one)
+        except StorageError:
+            raise
+        except RaybatchError as error:
+            _log.error("%s is left out of a listing: %s", one, error)
+            return None
+
+    return [found for found in in_order(guarded, ids) if found is not None]
 
 
 def batch_store(settings: BatchApiSettings) -> BatchStore:

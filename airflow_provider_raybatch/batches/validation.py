@@ -9,14 +9,11 @@ check, which gives their line an error. Messages quote nothing of a line, since 
 from __future__ import annotations
 
 import heapq
-import io
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
 from airflow_provider_raybatch.batches.seen_ids import SeenIds
 from airflow_provider_raybatch.contract.arguments.openai_batch import (
@@ -97,15 +94,15 @@ def validate(
 ) -> CheckedFile:
     """Check a file from the current position of `content` on.
 
+    :param content: buffered.
     :param endpoint: of the batch, which each line must have as its `url`.
     :param model: of the batch, which each body must name; ``None`` for the one that a line names first.
     :param limits: by default those of the job alone.
     """
     limits = limits or FileLimits()
     check, longest = _FileCheck(endpoint, model, limits), limits.max_line_bytes
-    with _buffered(content) as stream:
-        while (line := stream.readline(longest + 1)) and check.goes_on_after(line):
-            pass
+    while (line := content.readline(longest + 1)) and check.goes_on_after(line):
+        pass
     return check.ended(not line)
 
 
@@ -114,21 +111,20 @@ def check_start(content: BinaryIO, *, endpoint: str, most: int = LONGEST_SERVED_
 
     Of a line that is cut or has more than 4 MiB only the model is looked up; the job's check reads it.
 
-    :param content: read from its current position on.
+    :param content: buffered; read from its current position on.
     :param endpoint: of the batch.
     :param most: bytes that are read, in at most 10,000 lines.
     :returns: a model, or at least one error.
     """
     check = _FileCheck(endpoint, None, FileLimits())
     lines, left, at_end = 0, most, False
-    with _buffered(content) as stream:
-        while check.model is None and left > 0 and lines < _FIRST_LINES:
-            line = stream.readline(left)
-            at_end = not line
-            lines, left = lines + 1, left - len(line)
-            is_cut = not left and not line.endswith(b"\n")
-            if at_end or not check.goes_on_after(line, whole=not is_cut and len(line) <= _SURELY_SHORT):
-                break
+    while check.model is None and left > 0 and lines < _FIRST_LINES:
+        line = content.readline(left)
+        at_end = not line
+        lines, left = lines + 1, left - len(line)
+        is_cut = not left and not line.endswith(b"\n")
+        if at_end or not check.goes_on_after(line, whole=not is_cut and len(line) <= _SURELY_SHORT):
+            break
     found = check.ended(at_end)
     if found.model is None and not found.errors:
         read = count_of(most - left, "byte")
@@ -319,16 +315,3 @@ def _texts_in(asked: Any) -> int:
     """Texts of a line; a list of tokens is one."""
     is_list = isinstance(asked, list) and not all(isinstance(one, int) for one in asked)
     return len(asked) if is_list else 1
-
-
-@contextmanager
-def _buffered(content: BinaryIO) -> Iterator[BinaryIO]:
-    """A stream that reads lines at once; a raw one would read them byte by byte."""
-    if not isinstance(content, io.RawIOBase):
-        yield content
-        return
-    reader = io.BufferedReader(content, _BLOCK)
-    try:
-        yield cast(BinaryIO, reader)
-    finally:
-        reader.detach()  # which the end of `reader` would close

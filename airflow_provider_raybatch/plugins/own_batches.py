@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.batches.settings import batch_api_settings
-from airflow_provider_raybatch.batches.store import batch_store
+from airflow_provider_raybatch.batches.store import batch_store, usable
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
-from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.layout import BATCHES
 from airflow_provider_raybatch.plugins.refusal import NotShownError
-from airflow_provider_raybatch.storage.in_order import in_order
 
 _MOST = 100
 
@@ -41,14 +38,11 @@ def own_batches(owner: str) -> OwnBatches:
             "This Airflow has no Batch API: [raybatch] batch_api_root is not set; docs/batch_api tells how."
         )
     store = batch_store(settings)
-    ids = store.listed(BATCHES, owner)
+    ids = [one.id for one in store.batches(owner)]
 
     def state(batch_id: str) -> BatchState | None:
-        try:
-            found = store.state(batch_id)
-        except RaybatchError:  # a broken document hides its own batch alone
-            return None
+        found = store.state(batch_id)
         # Keys are not signed, so they don't say whose a batch is.
         return found if found is not None and found.record.owner == owner else None
 
-    return OwnBatches([found for found in in_order(state, ids[:_MOST]) if found is not None], len(ids))
+    return OwnBatches(usable(state, ids[:_MOST]), len(ids))

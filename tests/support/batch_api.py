@@ -141,6 +141,16 @@ def dying(patch: pytest.MonkeyPatch, store: BatchStore, most: int, *, is_done: b
     patch.setattr(type(store.root), "create", create_or_die)
 
 
+def files_of(store: BatchStore, owner: str = "ann") -> list[str]:
+    """Ids of a user's files, newest first."""
+    return [one.id for one in store.files(owner)]
+
+
+def batches_of(store: BatchStore, owner: str = "ann") -> list[str]:
+    """Ids of a user's batches, newest first."""
+    return [one.id for one in store.batches(owner)]
+
+
 def state_of(store: BatchStore, record: BatchRecord) -> BatchState:
     state = store.state(record.id)
     assert state is not None

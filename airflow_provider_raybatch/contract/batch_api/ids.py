@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of files and batches. Those of clients are checked before they become part of a path."""
+"""Names of files and batches, and their keys in the index of their user.
+
+Names of clients are checked before they become part of a path. Keys hold what listings, limits and expiry
+need to know, so none of them reads the records of what it doesn't show.
+"""
 
 from __future__ import annotations
 
 import re
 import secrets
+from functools import lru_cache
+from typing import NamedTuple
 
+from airflow_provider_raybatch.contract.batch_api.records import FileRecord
 from airflow_provider_raybatch.contract.digest import hex_digest
 
 TASK_ID = "answer"
 """The task of a batch's DAG run."""
 _FILE = re.compile(r"file-[0-9a-f]{32}")
 _BATCH = re.compile(r"batch_[0-9a-f]{32}")
+_FILE_KEY = re.compile(
+    rf"(\d{{13}})-({_FILE.pattern})\.(\d{{1,12}})\.(\d{{1,18}})\.([a-z_]{{1,32}})", re.ASCII
+)
+_BATCH_KEY = re.compile(rf"(\d{{13}})-({_BATCH.pattern})", re.ASCII)
 _LATEST = 10**13
 """Milliseconds, in the year 2286: keys count down from here, so that listings begin with the newest."""
 
@@ -52,14 +63,50 @@ def newest_first(created_at: float, name: str) -> str:
     return f"{_LATEST - int(created_at * 1000):013d}-{name}"
 
 
-def created_at(countdown: str) -> float:
-    """When something was created, in epoch seconds.
-
-    :param countdown: the digits that its key begins with, see :func:`newest_first`.
-    """
-    return (_LATEST - int(countdown)) / 1000
-
-
 def owner_digest(owner: str) -> str:
     """A user's folder, whose name must not depend on what user names may hold."""
     return hex_digest(owner)
+
+
+class ListedFile(NamedTuple):
+    """A file, as its key tells.
+
+    :param created_at: epoch seconds, as `expires_at`.
+    :param bytes: of the whole content.
+    """
+
+    id: str
+    created_at: float
+    expires_at: int
+    bytes: int
+    purpose: str
+
+
+class ListedBatch(NamedTuple):
+    """A batch, as its key tells."""
+
+    id: str
+    created_at: float
+
+
+def file_key(record: FileRecord) -> str:
+    """The key of a file; in the order of keys, later files come first."""
+    place = newest_first(record.created_at, record.id)
+    return f"{place}.{int(record.expires_at)}.{record.bytes}.{record.purpose}"
+
+
+@lru_cache(maxsize=2**17)  # some 60 MB where as many are listed; each call of their owner looks at all
+def listed_file(key: str) -> ListedFile | None:
+    """What a key tells; ``None`` where it is not a file's."""
+    found = _FILE_KEY.fullmatch(key)
+    return found and ListedFile(found[2], _created_at(found[1]), int(found[3]), int(found[4]), found[5])
+
+
+def listed_batch(key: str) -> ListedBatch | None:
+    """What a key tells; ``None`` where it is not a batch's."""
+    found = _BATCH_KEY.fullmatch(key)
+    return found and ListedBatch(found[2], _created_at(found[1]))
+
+
+def _created_at(countdown: str) -> float:
+    return (_LATEST - int(countdown)) / 1000

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -20,6 +19,7 @@ from jwt import InvalidTokenError
 from sqlalchemy.exc import NoResultFound
 
 from airflow_provider_raybatch.batches.known import KnownDocuments
+from airflow_provider_raybatch.batches.models import ServedModel
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 
@@ -48,11 +48,7 @@ class Caller:
     user: Any = field(default=None, repr=False, compare=False)
 
 
-class _Model(Protocol):
-    def is_for(self, user: str, roles: Collection[str]) -> bool: ...
-
-
-def may_use(caller: Caller, model: _Model) -> bool:
+def may_use(caller: Caller, model: ServedModel) -> bool:
     """Whether the configuration lets a user name a model, by id or by the name that Airflow shows."""
     return model.is_for(caller.id, caller.roles) or model.is_for(caller.name, caller.roles)
 

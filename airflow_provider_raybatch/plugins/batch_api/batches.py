@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from typing import Annotated, Any
@@ -13,25 +12,19 @@ from fastapi import APIRouter, Header, Query, Request
 
 from airflow_provider_raybatch.batches.creates import CreateCall
 from airflow_provider_raybatch.batches.models import served_models
-from airflow_provider_raybatch.batches.store import BatchStore
+from airflow_provider_raybatch.batches.store import BatchStore, usable
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
-from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller
 from airflow_provider_raybatch.plugins.batch_api.body import json_object
-from airflow_provider_raybatch.plugins.batch_api.cancelling import cancelled
 from airflow_provider_raybatch.plugins.batch_api.creating import BatchCreation, BatchCreator
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.new_batch import new_batch
 from airflow_provider_raybatch.plugins.batch_api.objects import batch_object, listing
-from airflow_provider_raybatch.plugins.batch_api.paging import PageRequest
+from airflow_provider_raybatch.plugins.batch_api.paging import page_of
 from airflow_provider_raybatch.plugins.batch_api.runs import AirflowRuns
 from airflow_provider_raybatch.plugins.batch_api.service import CallerDep, ServiceDep
-from airflow_provider_raybatch.plugins.batch_api.upkeep import settled
-from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.in_order import in_order
-
-_log = logging.getLogger(__name__)
+from airflow_provider_raybatch.plugins.batch_api.upkeep import cancelled, settled
 
 _PAGE, _LONGEST_PAGE = 20, 100
 _COUNT = re.compile(r"[0-9]{1,9}")
@@ -76,22 +69,15 @@ async def list_batches(
         ids = [one.id for one in store.batches(caller.id, _LONGEST_PAGE + 1, last)]
         if last is not None:
             ids.insert(0, last.id)
-        found = PageRequest(limit, after).page(ids, default=_PAGE, most=_LONGEST_PAGE)
+        found = page_of(ids, default=_PAGE, most=_LONGEST_PAGE, limit=limit, after=after)
 
         def shown_batch(batch_id: str) -> dict[str, Any] | None:
-            try:
-                state = store.state(batch_id)
-                if state is None or state.record.owner != caller.id:
-                    return None
-                return batch_object(settled(store, state))
-            except StorageError:
-                raise
-            except RaybatchError as error:  # one damaged document must not hide the other batches
-                _log.error("A batch is left out of a listing: %s", error)
+            state = store.state(batch_id)
+            if state is None or state.record.owner != caller.id:
                 return None
+            return batch_object(settled(store, state))
 
-        shown_ones = in_order(shown_batch, found.ids)
-        return listing([one for one in shown_ones if one is not None], found.has_more)
+        return listing(usable(shown_batch, found.ids), found.has_more)
 
     return await service.call(page)
 

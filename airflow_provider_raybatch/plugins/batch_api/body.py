@@ -10,9 +10,8 @@ from typing import Any
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.json_lines import RepeatedKeyError, object_of
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, wrong_field
 
 _MOST = 256 * 1024
 """Bytes; the largest batch that the contract allows, with its metadata, has less than 64 KiB."""
@@ -43,13 +42,8 @@ async def json_object(request: Request, most: int = _MOST) -> dict[str, Any]:
     try:
         found = json.loads(content, parse_constant=_refused_number, object_pairs_hook=object_of)
     except RepeatedKeyError as error:
-        name = shown(error.key)[1:-1]
-        raise OpenAiError(
-            400, f"{name}: the body has it twice in one object; send it once.", param=name
-        ) from None
-    except RecursionError:
-        raise OpenAiError(400, "The body has too many lists and objects in each other; send fewer.") from None
-    except ValueError:
+        raise wrong_field(error.key, "the body has it twice in one object; send it once") from None
+    except (ValueError, RecursionError):
         raise OpenAiError(400, "The body is not JSON; send a JSON object in UTF-8.") from None
     if not isinstance(found, dict):
         raise OpenAiError(400, f"The body is a JSON {type(found).__name__}; send a JSON object.")

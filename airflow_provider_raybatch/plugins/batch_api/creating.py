@@ -28,7 +28,7 @@ from airflow_provider_raybatch.contract.batch_api.records import BatchError, Bat
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller, may_use
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, wrong_field
 from airflow_provider_raybatch.plugins.batch_api.limits import check_new_batch
 from airflow_provider_raybatch.plugins.batch_api.new_batch import NewBatch
 from airflow_provider_raybatch.plugins.batch_api.runs import DagRuns, RunRefusedError
@@ -179,10 +179,8 @@ def _checked(store: BatchStore, creation: BatchCreation, models: Mapping[str, Se
     """:raises OpenAiError: the file or its model can't be used."""
     file = _input(store, creation)
     batch = creation.batch
-    pieces = file.content
-    if len(pieces) != 1:
-        raise _of_file(file.id, "has no content", "upload it again")
-    with store.root.open(pieces[0].path, pieces[0].bytes) as content:
+    (piece,) = file.content  # as of each upload
+    with store.root.open(piece.path, piece.bytes) as content:
         found = check_start(content, endpoint=batch.endpoint)
     if found.model is None:
         return _Checked(file, None, tuple(found.errors))
@@ -208,9 +206,7 @@ def _input(store: BatchStore, creation: BatchCreation) -> FileRecord:
 
 
 def _of_file(file_id: str, why: str, remedy: str) -> OpenAiError:
-    return OpenAiError(
-        400, f"input_file_id: {shown(file_id)} {why}; {remedy}.", param="input_file_id", code="invalid_value"
-    )
+    return wrong_field("input_file_id", f"{shown(file_id)} {why}; {remedy}")
 
 
 def _model(creation: BatchCreation, name: str, models: Mapping[str, ServedModel]) -> ServedModel:
@@ -223,11 +219,9 @@ def _model(creation: BatchCreation, name: str, models: Mapping[str, ServedModel]
             code="model_not_found",
         )
     if endpoint not in model.endpoints:
-        raise OpenAiError(
-            400,
-            f"endpoint: the model {name!r} answers {', '.join(model.endpoints)}, but not {endpoint}; use one "
-            "of these, or another model.",
-            param="endpoint",
-            code="invalid_value",
+        raise wrong_field(
+            "endpoint",
+            f"the model {name!r} answers {', '.join(model.endpoints)}, but not {endpoint}; use one of these, "
+            "or another model",
         )
     return model

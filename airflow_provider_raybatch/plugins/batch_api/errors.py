@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_raybatch.contract.base import shown
+
 
 class OpenAiError(Exception):
     """An answer other than 2xx; its text is for the client.
@@ -35,3 +37,19 @@ class OpenAiError(Exception):
         kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
         kind = kinds.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+def wrong_field(param: str, why: str, code: str = "invalid_value") -> OpenAiError:
+    """The refusal of a field.
+
+    :param param: its name, which may be anything where a client has made it up.
+    :param why: without its name, and without a full stop.
+    """
+    name = shown(param)[1:-1]
+    return OpenAiError(400, f"{name}: {why}.", param=name, code=code)
+
+
+def come_back(status: int, message: str, seconds: int = 5) -> OpenAiError:
+    """A refusal that says when to come back: 429 to a user who asks too much, or 503."""
+    code = "rate_limit_exceeded" if status == 429 else None
+    return OpenAiError(status, message, code=code, headers={"Retry-After": str(seconds)})

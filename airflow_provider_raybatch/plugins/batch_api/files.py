@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -12,19 +11,18 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from airflow_provider_raybatch.batches.store import BatchStore
+from airflow_provider_raybatch.batches.store import BatchStore, usable
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.batch_api.ids import new_file_id, owner_digest
 from airflow_provider_raybatch.contract.batch_api.records import FileRecord, StoredPiece
-from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller
 from airflow_provider_raybatch.plugins.batch_api.download import download
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.limits import free_bytes
 from airflow_provider_raybatch.plugins.batch_api.models import usable_models
 from airflow_provider_raybatch.plugins.batch_api.objects import deleted_file, file_object, listing
-from airflow_provider_raybatch.plugins.batch_api.paging import PageRequest
+from airflow_provider_raybatch.plugins.batch_api.paging import page_of
 from airflow_provider_raybatch.plugins.batch_api.service import (
     BatchService,
     CallerDep,
@@ -34,11 +32,8 @@ from airflow_provider_raybatch.plugins.batch_api.service import (
 from airflow_provider_raybatch.plugins.batch_api.transfers import InSlot
 from airflow_provider_raybatch.plugins.batch_api.upload import Upload, receive_upload
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.in_order import in_order
 from airflow_provider_raybatch.storage.links import check_no_links
 from airflow_provider_raybatch.storage.stream import write_stream
-
-_log = logging.getLogger(__name__)
 
 _KEPT_FOR = 30 * 24 * 3600
 """Seconds that an upload is kept for if the client gives none; OpenAI's default for batch files."""
@@ -80,7 +75,7 @@ async def list_files(
     """A page of the caller's files, newest first."""
 
     def page(store: BatchStore) -> JSONResponse:
-        now, wanted = time.time(), PageRequest(limit, after, order)
+        now = time.time()
         kept = store.files(caller.id)
         files = [one for one in kept if one.expires_at > now and purpose in {None, one.purpose}]
         # A client that deletes what it lists asks for what comes after a file that it has deleted; or its
@@ -88,7 +83,8 @@ async def list_files(
         expired = (one.created_at for one in kept if one.id == after and one.expires_at <= now)
         deleted = next(expired, service.deleted_files.get(_deletion(caller, after)))
         gone_at = None if deleted is None else sum(one.created_at > deleted for one in files)
-        found = wanted.page([one.id for one in files], default=_PAGE, most=_PAGE, gone_at=gone_at)
+        asked = {"limit": limit, "after": after, "order": order}
+        found = page_of([one.id for one in files], default=_PAGE, most=_PAGE, gone_at=gone_at, **asked)
         # Its text is made here: of 10,000 files, it would take the event loop half a second.
         return JSONResponse(listing(_shown(store, caller, service, found.ids), found.has_more))
 
@@ -212,22 +208,12 @@ def _shown(
 
     def one(file_id: str) -> ShownFile | None:
         found: ShownFile | None = service.shown_files.get(file_id)
-        if found is None:
-            try:
-                record = store.file(file_id)
-            except RaybatchError as error:  # one damaged record must not hide the others
-                if isinstance(error, StorageError):
-                    raise
-                _log.error("A file is left out of a listing: %s", error)
-                return None
-            if record is None:  # deleted meanwhile, or its server died while it was
-                return None
-            found = ShownFile(record.owner, file_object(record))
-            service.shown_files.keep(file_id, found)
+        # Without a record it was deleted meanwhile, or its server died while it was.
+        if found is None and (record := store.file(file_id)) is not None:
+            found = service.shown_files.keep(file_id, ShownFile(record.owner, file_object(record)))
         return found
 
-    files = in_order(one, ids)
-    return [found.shown for found in files if found is not None and found.owner == caller.id]
+    return [found.shown for found in usable(one, ids) if found.owner == caller.id]
 
 
 def _attachment(record: FileRecord) -> str:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, wrong_field
 
 FILE = "file"
 """Name of the part with the file."""
 FORM_BYTES = 64 * 1024
 """Of the body, without the file's content: boundaries, headers, fields and what follows the form."""
-_FIELD_BYTES = 4096
-_FIELDS = 16
 _AS_IS = frozenset({b"", b"7bit", b"8bit", b"binary"})
 
 
@@ -31,12 +29,13 @@ class UploadForm:
 
     def __init__(self, content_type: str) -> None:
         kind, parameters = parse_options_header(content_type)
-        if kind != b"multipart/form-data":
-            raise OpenAiError(
-                400, f"Content-Type: {content_type[:100]!r} is not 'multipart/form-data'; send a form."
+        boundary = parameters.get(b"boundary")
+        if kind != b"multipart/form-data" or not boundary:
+            raise wrong_field(
+                "Content-Type",
+                f"{content_type[:100]!r} is not 'multipart/form-data' with a boundary; let the client's "
+                "library write it",
             )
-        if not (boundary := parameters.get(b"boundary")):
-            raise OpenAiError(400, "Content-Type: it has no boundary; let the client's library write it.")
         self.fields: dict[str, str] = {}
         self.filename: bytes | None = None
         self._content = bytearray()
@@ -61,7 +60,7 @@ class UploadForm:
                 },
             )
         except FormParserError as error:
-            raise OpenAiError(400, f"Content-Type: its boundary can't be used ({error}).") from None
+            raise wrong_field("Content-Type", f"its boundary can't be used ({error})") from None
 
     def feed(self, chunk: bytes) -> bytes:
         """Read on; return what the chunk holds of the file's content.
@@ -88,7 +87,7 @@ class UploadForm:
         if not self._ended:
             raise OpenAiError(400, "The body ends before the form does; send it whole.")
         if self.filename is None:
-            raise OpenAiError(400, "file: it is missing; send it as a part with a filename.", param=FILE)
+            raise wrong_field(FILE, "it is missing; send it as a part with a filename")
 
     def _on_header_end(self) -> None:
         self._headers[bytes(self._header).lower()] = bytes(self._value).strip()
@@ -101,27 +100,19 @@ class UploadForm:
             raise OpenAiError(400, "A part of the form has no name; send Content-Disposition: form-data.")
         self._part = parameters[b"name"].decode("utf-8", errors="replace")
         self._field.clear()
-        if self._headers.get(b"content-transfer-encoding", b"").lower() not in _AS_IS:
-            raise OpenAiError(400, "A part has a Content-Transfer-Encoding; send it as it is.")
-        if self._headers.get(b"content-type", b"").lower().startswith(b"multipart/"):
-            raise OpenAiError(400, "A part of the form is a form itself; send one file as one part.")
+        is_form = self._headers.get(b"content-type", b"").lower().startswith(b"multipart/")
+        if is_form or self._headers.get(b"content-transfer-encoding", b"").lower() not in _AS_IS:
+            raise wrong_field(self._part, "it is a form itself, or encoded; send it as it is")
         if self._part in self.fields or (self._part == FILE and self.filename is not None):
-            raise OpenAiError(400, f"{self._shown}: the form has it twice; send it once.", param=self._shown)
+            raise wrong_field(self._part, "the form has it twice; send it once")
         if self._part == FILE:
             if b"filename" not in parameters:
-                raise OpenAiError(400, "file: it has no filename; send it as a file.", param=FILE)
+                raise wrong_field(FILE, "it has no filename; send it as a file")
             self.filename = parameters[b"filename"]
-        elif len(self.fields) >= _FIELDS:
-            raise OpenAiError(400, f"The form has more than {_FIELDS} fields; send only those of the API.")
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
-        if self._part == FILE:
-            self._content += data[start:end]
-            return
-        self._field += data[start:end]
-        if len(self._field) > _FIELD_BYTES:
-            text = f"{self._shown}: it has more than {_FIELD_BYTES} bytes; send a shorter value."
-            raise OpenAiError(400, text, param=self._shown)
+        into = self._content if self._part == FILE else self._field
+        into += data[start:end]
 
     def _on_part_end(self) -> None:
         if self._part != FILE:
@@ -129,7 +120,3 @@ class UploadForm:
 
     def _on_end(self) -> None:
         self._ended = True
-
-    @property
-    def _shown(self) -> str:
-        return "".join(one for one in self._part[:64] if one.isprintable())

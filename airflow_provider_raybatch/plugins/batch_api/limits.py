@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.batches.windows import LONGEST_WINDOW
-from airflow_provider_raybatch.contract.batch_api.listed import ListedBatch, ListedFile
+from airflow_provider_raybatch.contract.batch_api.ids import ListedBatch, ListedFile
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.errors import come_back
+from airflow_provider_raybatch.plugins.batch_api.new_batch import LONGEST_WINDOW
 from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.storage.in_order import in_order
 
@@ -54,7 +54,7 @@ class RequestRate:
         if tokens < 1:
             wait = math.ceil((1 - tokens) / per_second)
             sent = count_of(self._per_minute, "request")
-            raise too_many(f"You have sent more than {sent} in a minute; wait {wait} s.", wait)
+            raise come_back(429, f"You have sent more than {sent} in a minute; wait {wait} s.", wait)
 
 
 def free_bytes(files: Iterable[ListedFile], limits: ApiLimits, now: float) -> int | None:
@@ -94,7 +94,8 @@ def check_new_batch(store: BatchStore, owner: str, limits: ApiLimits) -> None:
     looks = in_order(is_over, reversed(maybe_open))
     while too_much > 0:
         if unfinished >= limits.unfinished_batches:
-            raise too_many(
+            raise come_back(
+                429,
                 f"You have {count_of(unfinished, 'batch', 'batches')} that have not ended, the most at once; "
                 "wait for one of them, or cancel one.",
                 60,
@@ -109,15 +110,8 @@ def _check_rate(batches: list[ListedBatch], most: int | None, now: float) -> Non
         return
     oldest = batches[most - 1].created_at  # they are listed newest first
     if oldest > now - _HOUR:
-        raise too_many(
+        raise come_back(
+            429,
             f"You have created {count_of(most, 'batch', 'batches')} within an hour, the most there may be.",
             math.ceil(oldest + _HOUR - now),
         )
-
-
-def too_many(message: str, seconds: int) -> OpenAiError:
-    """A refusal that says when to come back.
-
-    :param seconds: until then.
-    """
-    return OpenAiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": str(seconds)})

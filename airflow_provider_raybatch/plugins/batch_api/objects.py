@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_raybatch.contract.batch_api.records import BatchError, FileRecord, Usage
+from airflow_provider_raybatch.contract.batch_api.records import FileRecord, Usage
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
 
 
@@ -32,14 +32,14 @@ def deleted_file(file_id: str) -> dict[str, Any]:
 
 def batch_object(state: BatchState) -> dict[str, Any]:
     """A batch as clients see it; what is not known yet is ``null``."""
-    record, ended, counts = state.record, state.ended, state.counts
+    record, ended = state.record, state.ended
     errors = ended.errors if ended is not None else state.outcome.errors if state.outcome is not None else ()
     return {
         "id": record.id,
         "object": "batch",
         "endpoint": record.endpoint,
         "model": record.model or None,
-        "errors": _errors(errors) if errors else None,
+        "errors": {"object": "list", "data": [one.model_dump() for one in errors]} if errors else None,
         "input_file_id": record.input_file_id,
         "completion_window": record.window,
         "status": state.status,
@@ -48,11 +48,7 @@ def batch_object(state: BatchState) -> dict[str, Any]:
         "created_at": int(record.created_at),
         "expires_at": int(record.expires_at),
         **_times(state),
-        "request_counts": {
-            "total": counts.total,
-            "completed": counts.completed,
-            "failed": counts.failed,
-        },
+        "request_counts": state.counts.model_dump(),
         "usage": None if ended is None else _usage(ended.usage),
         "metadata": record.metadata,
     }
@@ -105,13 +101,6 @@ def _decided(state: BatchState) -> tuple[str, float] | None:
     if state.ended is not None:
         return state.ended.decision, state.ended.decided_at
     return None if state.outcome is None else (state.outcome.decision, state.outcome.at)
-
-
-def _errors(errors: Sequence[BatchError]) -> dict[str, Any]:
-    data = [
-        {"code": one.code, "message": one.message, "param": one.param, "line": one.line} for one in errors
-    ]
-    return {"object": "list", "data": data}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

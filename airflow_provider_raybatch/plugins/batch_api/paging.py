@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.errors import wrong_field
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -24,59 +23,39 @@ class Page(NamedTuple):
     has_more: bool
 
 
-@dataclass(frozen=True)
-class PageRequest:
-    """Which page is asked for, as in the query; ``None`` for what is not there.
+def page_of(
+    newest_first: Sequence[str],
+    *,
+    default: int,
+    most: int,
+    limit: str | None = None,
+    after: str | None = None,
+    order: str | None = None,
+    gone_at: int | None = None,
+) -> Page:
+    """A page of a list.
 
-    :param order: ``desc`` (newest first, the default) or ``asc``.
+    :param newest_first: all ids that the caller may see.
+    :param default: ids on a page whose `limit` is not given, and `most` on any page.
+    :param limit: as in the query, like `after` and `order`: ``desc`` (newest first, the default) or ``asc``.
+    :param gone_at: how many in the list are newer than the entry `after`, if that was deleted.
+    :raises OpenAiError: a parameter can't be used, or `after` is not in the list: an empty page would end the
+        loop of a client as if it had seen everything.
     """
-
-    limit: str | None = None
-    after: str | None = None
-    order: str | None = None
-
-    def page(
-        self, newest_first: Sequence[str], *, default: int, most: int, gone_at: int | None = None
-    ) -> Page:
-        """The page of a list.
-
-        :param newest_first: all ids that the caller may see.
-        :param default: ids on a page whose `limit` is not given, and `most` on any page.
-        :param gone_at: how many in the list are newer than the entry `after`, if that was deleted.
-        :raises OpenAiError: a parameter can't be used, or `after` is not in the list: an empty page would
-            end the loop of a client as if it had seen everything.
-        """
-        limit = self._limit(default, most)
-        if self.order not in {None, "asc", "desc"}:
-            raise OpenAiError(
-                400, f"order: {shown(self.order)} is not an order; use asc or desc.", param="order"
-            )
-        ids = list(reversed(newest_first)) if self.order == "asc" else list(newest_first)
-        start = self._start(ids, gone_at)
-        return Page(ids[start : start + limit], start + limit < len(ids))
-
-    def _start(self, ids: list[str], gone_at: int | None) -> int:
-        if self.after is None:
-            return 0
-        if self.after in ids:
-            return ids.index(self.after) + 1
-        if gone_at is None:
-            raise OpenAiError(
-                400,
-                f"after: {shown(self.after)} is not in this list; use the id of its last entry that you have "
-                "seen.",
-                param="after",
-            )
-        return len(ids) - gone_at if self.order == "asc" else gone_at
-
-    def _limit(self, default: int, most: int) -> int:
-        if self.limit is None:
-            return default
-        limit = int(self.limit) if _NUMBER.fullmatch(self.limit) else 0
-        if not 1 <= limit <= most:
-            raise OpenAiError(
-                400,
-                f"limit: {shown(self.limit)} is not a page size; use a number from 1 to {most:,}.",
-                param="limit",
-            )
-        return limit
+    length = default if limit is None else int(limit) if _NUMBER.fullmatch(limit) else 0
+    if not 1 <= length <= most:
+        raise wrong_field("limit", f"{shown(limit)} is not a page size; use a number from 1 to {most:,}")
+    if order not in {None, "asc", "desc"}:
+        raise wrong_field("order", f"{shown(order)} is not an order; use asc or desc")
+    ids, start = list(newest_first), 0
+    if order == "asc":
+        ids.reverse()
+    if after in ids:
+        start = ids.index(after) + 1
+    elif gone_at is not None:
+        start = len(ids) - gone_at if order == "asc" else gone_at
+    elif after is not None:
+        raise wrong_field(
+            "after", f"{shown(after)} is not in this list; use the id of its last entry that you have seen"
+        )
+    return Page(ids[start : start + length], start + length < len(ids))

@@ -21,7 +21,7 @@ from jwt import InvalidTokenError
 from airflow_provider_raybatch.batches.known import KnownDocuments
 from airflow_provider_raybatch.plugins.airflow_api import airflow_client, api_path
 from airflow_provider_raybatch.plugins.batch_api.auth import FRESH, may_run, user_of
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, come_back
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ class AirflowRuns:
 
 
 def _silent() -> OpenAiError:
-    return OpenAiError(503, "Airflow does not answer just now; try again.", headers={"Retry-After": "2"})
+    return come_back(503, "Airflow does not answer just now; try again.", 2)
 
 
 def _ended_token() -> RunRefusedError:

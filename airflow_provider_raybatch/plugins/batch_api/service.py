@@ -21,7 +21,7 @@ from airflow_provider_raybatch.batches.settings import BatchApiSettings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller, authenticated
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, come_back
 from airflow_provider_raybatch.plugins.batch_api.limits import RequestRate
 from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.plugins.batch_api.transfers import TransferSlots
@@ -35,7 +35,6 @@ _log = logging.getLogger(__name__)
 
 _FRESH = 600.0
 """Seconds for which a connection's credentials are used; those of a role last 15 minutes or more."""
-_AGAIN = {"Retry-After": "5"}
 
 
 class ShownFile(NamedTuple):
@@ -88,11 +87,9 @@ class BatchService:
         try:
             return await threads.run(lambda: function(self.store()))
         except CrowdedError:
-            raise OpenAiError(
-                503, "The server has too many requests just now; try again.", headers=_AGAIN
-            ) from None
+            raise come_back(503, "The server has too many requests just now; try again.") from None
         except TimeoutError:
-            raise OpenAiError(503, "Storage did not answer in time; try again.", headers=_AGAIN) from None
+            raise come_back(503, "Storage did not answer in time; try again.") from None
         except RaybatchError as error:
             _log.error("The Batch API can't do its work: %s", error)
             raise OpenAiError(

@@ -41,19 +41,13 @@ def api_limits() -> ApiLimits:
 
     :raises SpecError: a setting can't be used; one sentence that names it.
     """
-    default = ApiLimits()
     strict = _strict()
-    file_bytes = _limit("batch_api_max_file_bytes", default.max_file_bytes)
+    defaults = vars(ApiLimits())
+    limits = {name: _limit(f"batch_api_{name}", defaults[name]) for name in defaults if name != "strict"}
     if strict:
-        file_bytes = FileLimits(max_bytes=file_bytes).within(STRICT_LIMITS).max_bytes
-    return ApiLimits(
-        strict=strict,
-        max_file_bytes=file_bytes,
-        max_user_bytes=_limit("batch_api_max_user_bytes", default.max_user_bytes),
-        requests_per_minute=_limit("batch_api_requests_per_minute", default.requests_per_minute),
-        batches_per_hour=_limit("batch_api_batches_per_hour", default.batches_per_hour),
-        unfinished_batches=_limit("batch_api_unfinished_batches", default.unfinished_batches),
-    )
+        file_bytes = FileLimits(max_bytes=limits["max_file_bytes"])
+        limits["max_file_bytes"] = file_bytes.within(STRICT_LIMITS).max_bytes
+    return ApiLimits(strict=strict, **limits)
 
 
 def _strict() -> bool:

@@ -10,11 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
-from airflow_provider_raybatch.plugins.batch_api.limits import too_many
-
-_AGAIN = 5
-"""Seconds after which a refused client may come back."""
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, come_back
 
 
 class _User:
@@ -88,9 +84,7 @@ class TransferSlots:
         except TimeoutError:
             if user.begun:
                 raise self._refused_user() from None
-            raise OpenAiError(
-                503, f"The server has too many {self._what}; try again.", headers={"Retry-After": "5"}
-            ) from None
+            raise come_back(503, f"The server has too many {self._what}; try again.") from None
         user.begun += 1
         self._free -= 1
         try:
@@ -106,7 +100,7 @@ class TransferSlots:
 
     def _refused_user(self) -> OpenAiError:
         text = f"The server takes no more {self._what} of yours just now; wait for one of them to end."
-        return too_many(text, _AGAIN)
+        return come_back(429, text)
 
 
 class InSlot(Response):

@@ -137,6 +137,26 @@ class Upkeep:
         return True
 
 
+def cancelled(store: BatchStore, state: BatchState, runs: DagRuns, upkeep: Upkeep) -> BatchState:
+    """The batch after its cancellation: ``cancelled`` if its task had not begun, else ``cancelling``.
+
+    The job sees the decision within seconds, and publishes what is finished.
+
+    :raises OpenAiError: 400, it has ended another way, or is about to. Official clients repeat 409 by
+        themselves, which would not help.
+    """
+    if state.outcome is None and not state.is_over:
+        decided(store, state.record.id, "cancelled")
+        state = _again(store, state)
+    if state.status not in {"cancelling", "cancelled"}:
+        raise OpenAiError(
+            400,
+            f"Batch {state.record.id!r} is {state.status}, so it can't be cancelled.",
+            code="batch_not_cancellable",
+        )
+    return upkeep.looked_after(store, state, runs)
+
+
 def _without_manifest(store: BatchStore, state: BatchState) -> BatchState:
     """Fail a batch whose run is over and whose job has published nothing, unless the job may still do so."""
     record, outcome = state.record, state.outcome

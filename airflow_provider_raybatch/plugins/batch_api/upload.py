@@ -11,15 +11,16 @@ import asyncio
 import contextlib
 import logging
 import time
+import unicodedata
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
-from airflow_provider_raybatch.plugins.batch_api.filenames import shown_name
+from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, wrong_field
 from airflow_provider_raybatch.plugins.batch_api.form import FILE, FORM_BYTES, UploadForm
 from airflow_provider_raybatch.plugins.batch_api.sink import Sink, SinkFeeder
 
@@ -30,6 +31,8 @@ PURPOSE = "batch"
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _EXPIRY = (3600, 2_592_000)
 """Seconds that a file may be kept for: from one hour to 30 days."""
+LONGEST_NAME = 255
+"""Characters of a file's name that are kept."""
 _IDLE = 120.0
 """Seconds without a byte after which an upload is given up."""
 _LEAST = 1024 * 1024
@@ -122,9 +125,6 @@ async def _read_rest(request: Request, stream: AsyncGenerator[bytes, None]) -> N
 
 
 def _form(request: Request, max_bytes: int | None) -> UploadForm:
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding.lower() != "identity":
-        raise OpenAiError(415, f"Content-Encoding: {encoding[:50]!r} is not supported; send the body as is.")
     length = request.headers.get("content-length", "")
     announced = int(length) if length.isdecimal() and len(length) < 20 else 0
     if max_bytes is not None and announced > max_bytes + FORM_BYTES:
@@ -137,39 +137,52 @@ def _refuse_early(form: UploadForm, size: int, max_bytes: int | None) -> None:
     if max_bytes is not None and size > max_bytes:
         raise _too_large(max_bytes)
     if (purpose := form.fields.get("purpose", PURPOSE)) != PURPOSE:
-        raise OpenAiError(
-            400, f"purpose: {purpose[:50]!r} is not {PURPOSE!r}, the only one.", param="purpose"
-        )
+        raise wrong_field("purpose", f"{purpose[:50]!r} is not {PURPOSE!r}, the only one")
     if form.filename is not None and not shown_name(form.filename).lower().endswith(".jsonl"):
         raise OpenAiError(400, "Invalid file format for Batch API. Must be .jsonl", param=FILE)
     for name in form.fields:
         if name not in {"purpose", _ANCHOR, _SECONDS}:
-            shown = name[:64]
-            raise OpenAiError(
-                400,
-                f"Unknown parameter: {shown!r}; files have purpose, file and expires_after.",
-                param=shown,
-                code="unknown_parameter",
+            raise wrong_field(
+                name,
+                "there is no such field; files have purpose, file and expires_after",
+                "unknown_parameter",
             )
 
 
 def _accepted(fields: Mapping[str, str]) -> int | None:
     """The seconds after which the file expires, if the fields are those of a file."""
     if "purpose" not in fields:
-        raise OpenAiError(400, f"purpose: it is missing; set it to {PURPOSE!r}.", param="purpose")
-    anchor, seconds = fields.get(_ANCHOR), fields.get(_SECONDS)
-    if anchor is None and seconds is None:
+        raise wrong_field("purpose", f"it is missing; set it to {PURPOSE!r}")
+    if not {_ANCHOR, _SECONDS} & fields.keys():
         return None
+    anchor, seconds = fields.get(_ANCHOR, ""), fields.get(_SECONDS, "")
     if anchor != "created_at":
-        given = "missing" if anchor is None else f"{anchor[:50]!r}"
-        raise OpenAiError(400, f"{_ANCHOR}: it is {given}; set it to 'created_at'.", param=_ANCHOR)
+        raise wrong_field(_ANCHOR, f"it is {shown(anchor)}; set it to 'created_at'")
     least, most = _EXPIRY
-    is_number = seconds is not None and seconds.isascii() and seconds.isdecimal() and len(seconds) < 10
-    if seconds is None or not is_number or not least <= int(seconds) <= most:
-        given = "missing" if seconds is None else f"{seconds[:50]!r}"
-        text = f"{_SECONDS}: it is {given}; set it to a whole number from {least} to {most}."
-        raise OpenAiError(400, text, param=_SECONDS)
+    is_number = seconds.isascii() and seconds.isdecimal() and len(seconds) < 10
+    if not is_number or not least <= int(seconds) <= most:
+        raise wrong_field(
+            _SECONDS, f"it is {shown(seconds)}; set it to a whole number from {least} to {most}"
+        )
     return int(seconds)
+
+
+def shown_name(given: bytes) -> str:
+    """The name without folders and control characters, at most :data:`LONGEST_NAME` long; may be empty.
+
+    :param given: the parameter `filename` of a form's part, without its quotes. Browsers and httpx escape
+        quotes and line breaks in it.
+    """
+    name = given.decode("utf-8", errors="replace")
+    for escaped, meant in (("%22", '"'), ("%0D", "\r"), ("%0A", "\n")):
+        name = name.replace(escaped, meant)
+    name = name.replace("\\", "/").rpartition("/")[2]
+    # Also marks that turn the direction of a text, and halves of surrogate pairs.
+    name = "".join(one for one in name if not unicodedata.category(one).startswith("C")).strip()
+    stem, dot, suffix = name.rpartition(".")
+    if len(name) > LONGEST_NAME and dot and len(suffix) < 16:
+        return stem[: LONGEST_NAME - len(suffix) - 1] + dot + suffix
+    return name[:LONGEST_NAME]
 
 
 def _too_large(max_bytes: int) -> OpenAiError:

@@ -8,7 +8,6 @@ import pytest
 
 from airflow_provider_raybatch.batches.ending import end_of, end_without_job, manifest_of
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.batch_api.records import (
     BatchError,
     BatchOutcome,
@@ -23,6 +22,7 @@ from tests.support.batch_api import (
     content_of,
     created,
     dying,
+    files_of,
     published,
     state_of,
     store_at,
@@ -53,7 +53,7 @@ def test_output_is_the_parts_of_the_dataset(store: BatchStore) -> None:
     assert (file.created_at, file.expires_at) == (MADE_AT, MADE_AT + record.outputs_expire_after)
     assert end.error_file_id is None
     assert (end.decision, end.counts.total, end.counts.completed, end.counts.failed) == ("completed", 3, 3, 0)
-    assert store.listed(layout.FILES, "ann") == [record.input_file_id, file.id]
+    assert files_of(store) == [record.input_file_id, file.id]
     assert state_of(store, record).status == "completed"
 
 
@@ -114,7 +114,7 @@ def test_several_writers_make_one_end(store: BatchStore) -> None:
     ends = [end_of(store, before, manifest) for _ in range(3)]
 
     assert ends[0] == ends[1] == ends[2] == state_of(store, record).ended
-    assert len(store.listed(layout.FILES, "ann")) == 3  # the input, the output and the errors
+    assert len(files_of(store)) == 3  # the input, the output and the errors
 
 
 @pytest.mark.parametrize("most", range(6))
@@ -134,7 +134,7 @@ def test_another_process_goes_on_where_one_died(
 
     assert end.output_file_id
     assert end.error_file_id
-    assert len(store.listed(layout.FILES, "ann")) == 3
+    assert len(files_of(store)) == 3
 
 
 @pytest.mark.parametrize("name", ["../../../files/file-1/content.jsonl", "/etc/passwd", "a/../../b"])

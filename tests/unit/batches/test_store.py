@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.batch_api.records import (
 )
 from airflow_provider_raybatch.contract.batch_api.signature import ForgedRecordError
 from airflow_provider_raybatch.storage.folder import Folder
-from tests.support.batch_api import batch_record, write_progress
+from tests.support.batch_api import batch_record, batches_of, write_progress
 from tests.support.folders import folder, s3_server  # noqa: F401 - fixtures
 
 NOW = 1_790_000_000.0
@@ -45,9 +45,9 @@ class CountingFolder:
         return call
 
 
-def batches_of(store: Any) -> list[str]:
+def listed(store: Any) -> list[str]:
     """Ann's, by the folder itself, of whose kind it depends how it is listed."""
-    return BatchStore(store.root.inner, SECRET).listed(layout.BATCHES, "ann")
+    return batches_of(BatchStore(store.root.inner, SECRET))
 
 
 def record() -> BatchRecord:
@@ -69,7 +69,7 @@ def test_the_first_record_of_an_id_counts(store: BatchStore) -> None:
     later = first.model_copy(update={"created_at": NOW + 5})
     assert store.add_batch(first) == first
     assert store.add_batch(later) == first
-    assert batches_of(store) == [first.id]
+    assert listed(store) == [first.id]
 
 
 def test_a_repeated_add_lists_a_batch_that_was_not_listed(store: BatchStore, root: CountingFolder) -> None:
@@ -77,7 +77,7 @@ def test_a_repeated_add_lists_a_batch_that_was_not_listed(store: BatchStore, roo
     [key] = root.list(layout.USERS)
     root.delete([key.path])
     store.add_batch(batch)
-    assert batches_of(store) == [batch.id]
+    assert listed(store) == [batch.id]
 
 
 def test_a_batch_follows_its_documents(store: BatchStore) -> None:

@@ -32,8 +32,10 @@ from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.storage.stream import write_stream
 from tests.support.batch_api import (
     DyingError,
+    batches_of,
     created,
     ended_of,
+    files_of,
     published,
     state_of,
     store_at,
@@ -87,8 +89,8 @@ def test_files_go_at_their_expiry_with_what_came_of_them(store: BatchStore, tmp_
     assert paths(store) == {
         f"batches/{record.id}/{name}" for name in ("record.json", "outcome.json", "ended.json")
     } | {path for path in paths(store) if path.startswith("users/")}
-    assert store.listed(layout.FILES, "ann") == []
-    assert store.listed(layout.BATCHES, "ann") == [record.id]
+    assert files_of(store) == []
+    assert batches_of(store) == [record.id]
     assert not list((tmp_path / "files").iterdir())
     assert not (tmp_path / dataset_of(record.id)).exists()
     assert not any(sweep(store, time.time() + MONTH + SLACK + 60).values())
@@ -211,7 +213,7 @@ def test_documents_of_a_batch_go_after_a_year(store: BatchStore, tmp_path: Path)
     swept = sweep(store, time.time() + BATCHES_KEPT + 60)
 
     assert swept["batches"] == 1
-    assert store.listed(layout.BATCHES, "ann") == []
+    assert batches_of(store) == []
     assert paths(store) == set()
     assert not (tmp_path / "batches" / record.id).exists()
 

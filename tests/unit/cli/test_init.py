@@ -314,14 +314,6 @@ def test_nulls_are_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert note in capsys.readouterr().out
 
 
-def test_another_delimiter() -> None:
-    Path("a.csv").write_text("name;city\nSAP;Walldorf\n")
-    main(["init", "a.csv"])
-    spec = rendered(operator("a_dag.py"))
-    assert spec.csv_options.delimiter == ";"
-    assert prompts(spec)[0].endswith("name: SAP\ncity: Walldorf")
-
-
 def test_with_a_model_and_connections() -> None:
     source = write("a.jsonl", [{"x": "y"}])
     words = ["--model", "some/model", "--conn-id", "gpus", "--destination", "s3://lake/out", "-o", "b.py"]

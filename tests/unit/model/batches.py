@@ -25,9 +25,8 @@ from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException, for_airflow
 from airflow_provider_raybatch.operators.served_batch import LATE, ServedBatchOperator
-from airflow_provider_raybatch.plugins.batch_api.cancelling import cancelled
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
-from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep
+from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep, cancelled
 from tests.support.airflow_tasks import Store
 from tests.support.batch_api import line
 from tests.support.batch_runs import RunsOfTests

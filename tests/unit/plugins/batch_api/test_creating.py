@@ -23,7 +23,7 @@ from airflow_provider_raybatch.plugins.batch_api.new_batch import new_batch
 from airflow_provider_raybatch.plugins.batch_api.runs import RunRefusedError
 from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
-from tests.support.batch_api import DAY, DyingError, dying, lines, uploaded
+from tests.support.batch_api import DAY, DyingError, batches_of, dying, lines, uploaded
 from tests.support.batch_runs import CHAT, RunsOfTests, models
 
 SECRET = b"a secret of the tests, long enough"
@@ -69,7 +69,7 @@ class Client:
         return False
 
     def batches(self) -> Sequence[str]:
-        return self.store.listed(BATCHES, self.caller.id)
+        return batches_of(self.store, self.caller.id)
 
 
 @pytest.fixture

@@ -56,12 +56,6 @@ def test_a_file_from_upload_to_deletion(api: BatchServer) -> None:
     assert store_of_server().root.list() == []
 
 
-def test_an_upload_says_when_it_expires(on_disk: BatchServer) -> None:
-    fields = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "7200"}
-    file = on_disk.file(**fields)
-    assert file["expires_at"] - file["created_at"] == 7200
-
-
 def test_files_of_others_are_not_there(api: BatchServer) -> None:
     """Not for an admin either: whose words are the same as about an id that never was."""
     file = api.file()

@@ -95,3 +95,21 @@ def test_the_digest_is_that_of_the_whole_body() -> None:
     other = new_batch({**BODY, "metadata": {"run": "2"}})
     assert new_batch(BODY).digest == again.digest
     assert new_batch(BODY).digest != other.digest
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [("24h", 86400), ("10m", 600), ("90m", 5400), ("1h", 3600), ("3d", 259200), ("14d", 1209600)],
+)
+def test_windows_have_a_length(given: str, seconds: int) -> None:
+    assert new_batch({**BODY, "completion_window": given}).seconds == seconds
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "9m", "0h", "15d", "337h", "20161m", "24", "h", "1w", "24H", " 24h", "24h\n", "1.5h", "-1h", "٢٤h",
+     "999999999999999999d"],
+)  # fmt: skip
+def test_other_windows_are_refused(given: str) -> None:
+    with pytest.raises(OpenAiError, match="it must be from 10 minutes to 14 days"):
+        new_batch({**BODY, "completion_window": given})

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
-from airflow_provider_raybatch.plugins.batch_api.paging import Page, PageRequest
+from airflow_provider_raybatch.plugins.batch_api.paging import Page, page_of
 
 IDS = ["e", "d", "c", "b", "a"]
 
 
-def page(limit: str | None = None, after: str | None = None, order: str | None = None) -> Page:
-    return PageRequest(limit, after, order).page(IDS, default=20, most=100)
+def page(limit: Any = None, after: Any = None, order: Any = None, gone_at: int | None = None) -> Page:
+    return page_of(IDS, default=20, most=100, limit=limit, after=after, order=order, gone_at=gone_at)
 
 
 def test_the_default_page_is_the_newest_first() -> None:
@@ -58,6 +60,5 @@ def test_a_bad_parameter_is_named(name: str, value: str) -> None:
 
 def test_a_page_after_an_entry_that_was_deleted() -> None:
     """It stood between c and b."""
-    wanted = PageRequest("2", "gone")
-    assert wanted.page(IDS, default=20, most=100, gone_at=3) == (["b", "a"], False)
-    assert PageRequest("2", "gone", "asc").page(IDS, default=20, most=100, gone_at=3) == (["c", "d"], True)
+    assert page("2", "gone", gone_at=3) == (["b", "a"], False)
+    assert page("2", "gone", "asc", gone_at=3) == (["c", "d"], True)

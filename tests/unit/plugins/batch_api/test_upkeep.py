@@ -18,10 +18,9 @@ from airflow_provider_raybatch.contract.batch_api.records import (
     Started,
 )
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
-from airflow_provider_raybatch.plugins.batch_api.cancelling import cancelled
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.runs import RunRefusedError
-from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep, settled
+from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep, cancelled, settled
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.batch_api import DAY, batch_record, published, write_progress
 from tests.support.batch_runs import RunsOfTests

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id, new_file_id, newest_first
-from airflow_provider_raybatch.contract.batch_api.listed import (
+from airflow_provider_raybatch.contract.batch_api.ids import (
     ListedFile,
     file_key,
     listed_batch,
     listed_file,
+    new_batch_id,
+    new_file_id,
+    newest_first,
 )
 from airflow_provider_raybatch.contract.batch_api.records import FileRecord
 
