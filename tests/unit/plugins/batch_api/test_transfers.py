@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import Response
 
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
-from airflow_provider_raybatch.plugins.batch_api.transfers import TransferSlots
+from airflow_provider_raybatch.plugins.batch_api.transfers import InSlot, TransferSlots
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.airflow_server import token
 from tests.support.batch_api import uploaded
@@ -87,6 +90,28 @@ async def test_few_wait_for_a_slot() -> None:
         assert refusal.value.status == 429
         waiting.cancel()
         await asyncio.wait([waiting])
+
+
+async def test_an_answer_has_its_slot_until_it_is_sent() -> None:
+    events = []
+
+    @asynccontextmanager
+    async def slot() -> AsyncIterator[None]:
+        events.append("begun")
+        yield
+        events.append("ended")
+
+    async def make() -> Response:
+        return Response(b"content")
+
+    async def send(message: Any) -> None:
+        events.append(message["type"])
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    await InSlot(slot(), make)({"type": "http"}, receive, send)
+    assert events == ["begun", "http.response.start", "http.response.body", "ended"]
 
 
 class SlowClient:

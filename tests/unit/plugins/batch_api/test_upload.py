@@ -173,6 +173,21 @@ async def test_much_besides_the_file_is_refused(disk: LocalFolder) -> None:
     assert left(disk) == []
 
 
+async def test_a_refused_client_is_read_to_its_end(disk: LocalFolder) -> None:
+    """Else it would see a broken connection instead of the answer."""
+    read = 0
+
+    def body() -> Any:
+        nonlocal read
+        for chunk in in_chunks(form((PURPOSE[0], b"x"), file_part(LINES * 10)), 1000):
+            read += 1
+            yield chunk
+
+    answer = await post(app(disk), body())
+    assert answer.status_code == 400
+    assert read > 100
+
+
 @pytest.mark.parametrize(("size", "pieces"), [(5000, 1), (1, 100_000)])
 async def test_a_client_that_is_silent_or_trickles_is_given_up(
     disk: LocalFolder, monkeypatch: pytest.MonkeyPatch, size: int, pieces: int
