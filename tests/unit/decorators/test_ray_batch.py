@@ -168,6 +168,36 @@ def test_what_it_did_not_return_stays_as_the_dag_says(ray: FakeRay, run: Run) ->
     assert not hasattr(operator, "no_such_argument")
 
 
+def test_the_function_decides(ray: FakeRay, run: Run) -> None:
+    def decide(ds: str) -> dict[str, Any]:
+        return {"source": f"/in/{ds}", "prompt": "{{ not rendered }} {row.x}", "sampling": {"n": 2}}
+
+    operator = made_of(decide, model="m", destination="/out", sampling={"n": 5})
+    operator.execute({**run.context(), "ds": "2026-01-01"})
+    spec = spec_of_job(ray)
+    assert spec["source"] == ["/in/2026-01-01"]
+    assert (spec["prompt"], spec["sampling"]) == ("{{ not rendered }} {row.x}", {"n": 2})
+    assert operator.multiple_outputs is False
+
+
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        ({"source": "/in"}, "^destination: a value is needed here"),
+        (["/in"], r"^decide: it returned \['/in'\]; a @task.ray_batch function returns a dictionary"),
+        ({"sorce": "/in"}, "sorce: it is not an argument; did you mean 'source'?"),
+        ({"deferrable": True}, "deferrable: it is not an argument"),
+    ],
+)
+def test_what_it_must_return(ray: FakeRay, run: Run, returned: Any, sentence: str) -> None:
+    def decide() -> Any:
+        return returned
+
+    with pytest.raises(RayBatchFailException, match=sentence):
+        made_of(decide, model="m", prompt="p").execute(run.context())
+    assert not ray.jobs
+
+
 def test_a_function_may_return_steps(ray: FakeRay, run: Run) -> None:
     def ask() -> dict[str, Any]:
         steps = [Step("draft", prompt="Say {row.x}"), {"name": "judge", "prompt": "{row.draft_response}?"}]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -226,20 +225,6 @@ def test_none_as_text_counts_as_not_given(text: str) -> None:
     assert spec(sampling=inside).sampling == {"temperature": 0, "structured_outputs": None}
 
 
-def test_the_callers_arguments_stay_untouched() -> None:
-    arguments = {
-        **GOOD,
-        "sampling": {"structured_outputs": {"choice": ["a", "b"]}},
-        "engine_args": {"x": {"y": [1]}},
-        "chat_template_kwargs": {"deep": {"er": 1}},
-    }
-    before = copy.deepcopy(arguments)
-    built = build_spec(arguments)
-    built.sampling["structured_outputs"]["choice"].append("c")
-    built.engine_args["x"]["y"].append(2)
-    assert arguments == before
-
-
 ONE_OF = (
     "prompt: exactly one of prompt, messages, messages_column, prompt_column, prompt_function is needed, or "
     "steps, but "
@@ -270,3 +255,70 @@ def test_durations() -> None:
     for endless in (float("inf"), float("nan")):
         with pytest.raises(SpecError, match=r"x: (inf|nan) is not a duration"):
             seconds(endless, "x")
+
+
+@pytest.mark.parametrize(
+    ("argument", "text", "value"),
+    [
+        ("source", "['/a', '/b']", ["/a", "/b"]),
+        ("source", '["/a"]', ["/a"]),
+        ("source", "{'uri': '/a', 'format': 'jsonl'}", ["/a"]),
+        ("sampling", "{'temperature': 0, 'stop': None}", {"temperature": 0, "stop": None}),
+        ("sampling", '{"seed": "7"}', {"seed": 7}),
+        ("engine_args", '{"enforce_eager": true}', {"enforce_eager": True}),
+        ("chat_template_kwargs", "{'enable_thinking': False}", {"enable_thinking": False}),
+        (
+            "sampling",
+            {"structured_outputs": {"json": '{"type": "object"}'}},
+            {"structured_outputs": {"json": {"type": "object"}}},
+        ),
+        ("sampling", {"structured_outputs": "{'choice': ['a']}"}, {"structured_outputs": {"choice": ["a"]}}),
+        ("sampling", {"structured_outputs": {"choice": "['a']"}}, {"structured_outputs": {"choice": ["a"]}}),
+    ],
+)
+def test_lists_and_dictionaries_may_be_text(argument: str, text: Any, value: Any) -> None:
+    assert getattr(spec(**{argument: text}), argument) == value
+
+
+def test_messages_may_be_text() -> None:
+    (message,) = spec(prompt=None, messages="[{'role': 'user', 'content': '{row.x}'}]").messages
+    assert (message.role, message.content) == ("user", "{row.x}")
+
+
+def test_generators_count_as_lists() -> None:
+    assert spec(source=(path for path in ["/a"])).source == ["/a"]
+    assert spec(sampling={"stop": (one for one in "ab")}).sampling == {"stop": ["a", "b"]}
+
+
+UNKNOWN = "vLLM has no such sampling parameter; write"
+
+
+def test_sampling_that_vllm_refuses_is_found_before_a_job(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda sampling: spec(sampling=sampling), SpecError)
+
+
+def test_openais_response_format_names_ours() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    wrapped = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for given in (wrapped, schema, str(schema), json.dumps(wrapped)):
+        assert spec(response_format=given).response_schema == schema
+    with pytest.raises(SpecError, match=r"^response_format: .* is OpenAI's form without a schema in it; put"):
+        spec(response_format={"type": "json_schema", "json_schema": {"name": "x"}})
+    assert spec(response_format={"type": "json_object"}).response_format == "json_object"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("h100", "H100"),
+        ("NVIDIA-H100", "H100"),
+        ("A100 80GB", "A100-80G"),
+        ("Tesla T4", "T4"),
+        ("l40s", "L40S"),
+    ],
+)
+def test_accelerator_types_in_another_form(given: str, meant: str) -> None:
+    with pytest.raises(SpecError, match=f"^accelerator_type: Ray calls {given!r} {meant!r}; write it so.$"):
+        spec(accelerator_type=given)
+    for name in (meant, "B900", "TPU-V9"):
+        assert spec(accelerator_type=name).accelerator_type == name

@@ -14,9 +14,8 @@ import time
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, literal, task
+from airflow.sdk import DAG, literal
 
-from airflow_provider_raybatch.decorators.ray_batch import RayBatchDecoratedOperator, ray_batch_task
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS as SPEC_ARGUMENTS
 from airflow_provider_raybatch.operators.arguments import build_spec
@@ -24,7 +23,7 @@ from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOpera
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch, spec_of_job
+from tests.support.batches import batch
 from tests.support.fake_ray import FakeRay
 
 ARGUMENTS: dict[str, Any] = {
@@ -42,24 +41,6 @@ CONTEXT: Any = {"ds": "2026-01-01", "params": {"n": 3}}
 def rendered(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:
     operator.render_template_fields(CONTEXT)
     return operator
-
-
-def test_template_fields_keep_their_order() -> None:
-    # A changed order changes every serialised DAG, so the test repeats it.
-    shared = (
-        "ray_conn_id", "deadline", "deferrable", "poll_interval", "timeout", "cancel_on_kill",
-        "cancel_on_timeout", "on_stale_state", "ray_cluster",
-    )  # fmt: skip
-    # The spec's reference and schema pin the order of these.
-    own = [name for name in SPEC_ARGUMENTS if name != "chat_template"]
-    fields = (*own, "runtime_env", "aws_conn_id", "hf_conn_id", *shared)
-    assert RayBatchInferenceOperator.template_fields == fields
-    assert RayBatchDecoratedOperator.template_fields == ("op_args", "op_kwargs", *fields)
-    assert RayJobOperator.template_fields == (
-        "entrypoint", "runtime_env", "entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory",
-        "entrypoint_resources", "entrypoint_label_selector", "metadata", "wait_for_completion", *shared,
-    )  # fmt: skip
-    assert RayJobSensor.template_fields == ("ray_conn_id", "submission_id", "deferrable", "ray_cluster")
 
 
 @pytest.mark.parametrize("kind", [RayBatchInferenceOperator, RayJobOperator, RayJobSensor])
@@ -80,20 +61,6 @@ def test_an_xcom_in_any_argument_is_a_dependency() -> None:
         first_use = RayBatchInferenceOperator(task_id="t", **{**ARGUMENTS, **arguments})
         job = RayJobOperator(task_id="j", entrypoint="x", entrypoint_memory=first.output)
     assert (first_use.upstream_task_ids, job.upstream_task_ids) == ({"first"}, {"first"})
-
-
-def test_templates_of_how_a_job_is_followed(ray: FakeRay, run: Run) -> None:
-    operator = RayBatchInferenceOperator(
-        task_id="t", **ARGUMENTS, output_prefix="p{{ ds_nodash }}_", max_errors="{{ params.n }}",
-        poll_interval="0.{{ params.n }}", timeout="{{ params.none }}", deferrable="{{ params.n == 4 }}",
-        on_stale_state="{{ 'adopt' }}", cancel_on_kill="{{ true }}", aws_conn_id="{{ params.none }}",
-    )  # fmt: skip
-    operator.render_template_fields({**CONTEXT, "ds_nodash": "20260101", "params": {"n": 3, "none": None}})
-    operator.execute(run.context())
-    spec = spec_of_job(ray)
-    assert (spec["output_prefix"], spec["max_errors"]) == ("p20260101_", 3)
-    assert (operator.poll_interval, operator.timeout, operator.deferrable) == (0.3, None, False)
-    assert (operator.on_stale_state, operator.cancel_on_kill) == ("adopt", True)
 
 
 @pytest.mark.parametrize(
@@ -196,22 +163,16 @@ def test_line_statements_of_the_dags_own_jinja_still_work() -> None:
     assert rendered(operator).prompt == "yes\n"
 
 
-def test_default_args_reach_every_argument() -> None:
-    defaults = {"model": "m", "deferrable": True, "ray_conn_id": "other", "max_error_fraction": 0.5}
-    with DAG("d", schedule=None, default_args=defaults):
-        operator = RayBatchInferenceOperator(task_id="t", source="/in", prompt="{row.x}", destination="/out")
-    assert (operator.model, operator.deferrable, operator.ray_conn_id) == ("m", True, "other")
-    assert operator.max_error_fraction == 0.5
-
-
 DAG_FILE = """
 import json, sys
 from airflow.sdk import DAG, Asset, task
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
+from airflow_provider_raybatch.steps import Step
 
 with DAG("d", schedule=None) as dag:
     arguments = json.loads(sys.argv[1])
@@ -221,12 +182,20 @@ with DAG("d", schedule=None) as dag:
     )
     job = RayJobOperator(task_id="job", entrypoint="x", runtime_env={"pip": ["b", "a"]}, deferrable=True)
     RayJobSensor(task_id="sensor", submission_id=job.output)
+    when = (condition for condition in [("draft_response", "!=", "x")])
+    steps = [Step("draft", prompt="{row.x}"), Step("judge", prompt="{row.draft_response}", when=when)]
+    cluster = KubeRayCluster(image="i:2.60.0", labels={"team": "{{ params.team }}"})
+    plain = {"source": "/in", "model": "m", "ray_cluster": cluster}
+    RayBatchInferenceOperator(task_id="steps", destination="/out", steps=steps, **plain)
+    RayBatchInferenceOperator.partial(task_id="mapped_steps", destination="/out", **plain).expand(
+        steps=[[steps[0]], [steps[0], Step("again", prompt="{row.draft_response}")]]
+    )
 
     @ray_batch_task(model="m", destination="/out")
     def decorated(source):
         return {"source": source, "prompt": "p"}
 
-    decorated(first.output)
+    decorated.expand(source=first.output)
 # Airflow's own hash of a DAG sorts the keys, too.
 print(json.dumps(DagSerialization.to_dict(dag), sort_keys=True))
 """
@@ -243,60 +212,6 @@ def test_a_dag_serialises_identically_on_each_parse(tmp_path: Any) -> None:
 
     first, second = parse("1"), parse("2")
     assert first == second
-    assert "RayDashboardLink" in first
-
-
-class TestDecorator:
-    def decorated(self, function: Any, **arguments: Any) -> Any:
-        with DAG("d", schedule=None):
-            made = ray_batch_task(function, poll_interval=0.05, **arguments)()
-        return made.operator
-
-    def test_the_function_decides(self, ray: FakeRay, run: Run) -> None:
-        def decide(ds: str) -> dict[str, Any]:
-            return {"source": f"/in/{ds}", "prompt": "{{ not rendered }} {row.x}", "sampling": {"n": 2}}
-
-        operator = self.decorated(decide, model="m", destination="/out", sampling={"n": 5})
-        result = operator.execute({**run.context(), "ds": "2026-01-01"})
-        spec = spec_of_job(ray)
-        assert result["uri"] == "/out/data/c1"
-        assert spec["source"] == ["/in/2026-01-01"]
-        assert spec["prompt"] == "{{ not rendered }} {row.x}"
-        assert spec["sampling"] == {"n": 2}
-
-    @pytest.mark.parametrize(
-        ("returned", "sentence"),
-        [
-            ({"source": "/in"}, "^destination: a value is needed here"),
-            (["/in"], r"^decide: it returned \['/in'\]; a @task.ray_batch function returns a dictionary"),
-            ({"sorce": "/in"}, "sorce: it is not an argument; did you mean 'source'?"),
-            ({"deferrable": True}, "deferrable: it is not an argument"),
-        ],
-    )
-    def test_what_it_must_return(self, ray: FakeRay, run: Run, returned: Any, sentence: str) -> None:
-        def decide() -> Any:
-            return returned
-
-        with pytest.raises(RayBatchFailException, match=sentence):
-            self.decorated(decide, model="m", prompt="p").execute(run.context())
-        assert not ray.jobs
-
-    def test_a_return_annotation_doesnt_split_the_result(self) -> None:
-        def decide() -> dict[str, str]:
-            return {}
-
-        assert self.decorated(decide).multiple_outputs is False
-
-    def test_operator_takes_xcoms_and_expands(self) -> None:
-        with DAG("d", schedule=None) as dag:
-
-            @task
-            def find() -> list[str]:
-                return ["/a", "/b"]
-
-            @ray_batch_task(model="m", destination="/out")
-            def decide(source: str) -> dict[str, Any]:
-                return {"source": source, "prompt": "p"}
-
-            decide.expand(source=find())
-        assert dag.get_task("decide").upstream_task_ids == {"find"}
+    for shown in ("RayDashboardLink", '"when": [["draft_response", "!=", "x"]]', "{{ params.team }}"):
+        assert shown in first
+    assert "0x" not in first, "the address of an object"

@@ -18,7 +18,6 @@ from airflow_provider_raybatch.exceptions import (
     for_airflow,
 )
 from airflow_provider_raybatch.hooks.ray import RayHook
-from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run, connection
 from tests.support.batches import batch, failing, left
 from tests.support.fake_ray import FakeRay
@@ -109,18 +108,3 @@ def test_bad_arguments_fail_before_any_request(
     with pytest.raises(RayBatchFailException, match=f"^{sentence}"):
         left(batch(), **arguments).execute(run.context())
     assert ray.requests == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"entrypoint": " "}, "entrypoint: ' ' is not a command"),
-        ({"runtime_env": {"working_dir": "/no/such"}}, "working_dir: '/no/such' does not"),
-    ],
-)
-def test_bad_arguments_of_any_entrypoint(
-    ray: FakeRay, run: Run, arguments: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(RayBatchFailException, match=sentence):
-        left(RayJobOperator(task_id="t", entrypoint="x"), **arguments).execute(run.context())
-    assert not ray.jobs

@@ -3,39 +3,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG
 from airflow.sdk.execution_time.task_runner import _serialize_template_field
-from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.exceptions import RayBatchFailException
-from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 
 IMAGE = "registry/team/ray:2.60.0"
 
 
-class Clustered(LiteralTextOperator):
-    """An operator that has only a cluster."""
-
-    template_fields: Sequence[str] = ("ray_cluster",)
-    template_ext: ClassVar[Sequence[str]] = ()
-
-    def __init__(self, *, ray_cluster: KubeRayCluster, **more: Any) -> None:
-        super().__init__(**more)
-        self.ray_cluster = ray_cluster
-
-    def execute(self, context: Any) -> None:
-        """Do nothing."""
+def clustered(task_id: str, **fields: Any) -> RayJobOperator:
+    cluster = KubeRayCluster(**{"image": IMAGE, **fields})
+    return RayJobOperator(task_id=task_id, entrypoint="x", ray_cluster=cluster, ray_conn_id=None)
 
 
 def rendered(cluster: KubeRayCluster, params: dict[str, Any], *, native: bool = False) -> KubeRayCluster:
     with DAG("d", schedule=None, render_template_as_native_obj=native) as dag:
-        operator = Clustered(task_id="t", ray_cluster=cluster)
+        operator = RayJobOperator(task_id="t", entrypoint="x", ray_cluster=cluster, ray_conn_id=None)
     operator.render_template_fields({"params": params, "dag": dag})  # type: ignore[typeddict-item, arg-type]
     return operator.ray_cluster
 
@@ -95,39 +84,12 @@ def test_a_rendered_mistake_is_found() -> None:
         cluster.check()
 
 
-class Source(BaseOperator):
-    """Another task."""
-
-    def execute(self, context: Any) -> str:
-        """Choose."""
-        return "team-a"
-
-
 def test_results_of_other_tasks_come_first() -> None:
     with DAG("d", schedule=None):
-        source = Source(task_id="choose")
-        nested = {"team": source.output}
-        one = Clustered(task_id="one", ray_cluster=KubeRayCluster(image=source.output))  # type: ignore[arg-type]
-        two = Clustered(
-            task_id="two",
-            ray_cluster=KubeRayCluster(image=IMAGE, labels=nested),  # type: ignore[arg-type]
-        )
+        source = RayJobOperator(task_id="choose", entrypoint="x")
+        one = clustered("one", image=source.output)
+        two = clustered("two", labels={"team": source.output})
     assert source.downstream_task_ids == {one.task_id, two.task_id}
-
-
-def test_serialised_dag_is_the_same_at_each_parse() -> None:
-    def parsed() -> dict[str, Any]:
-        with DAG("d", schedule=None) as dag:
-            Clustered(task_id="t", ray_cluster=KubeRayCluster(**NESTED))
-        return DagSerialization.to_dict(dag)
-
-    first = parsed()
-    assert first == parsed()
-    (task,) = first["dag"]["tasks"]
-    shown = task["__var"]["ray_cluster"]
-    assert shown["pod_override"]["spec"]["serviceAccountName"] == "{{ params.team }}"
-    assert "0x" not in str(shown)
-    assert "spec" not in shown
 
 
 def test_rendered_arguments_are_shown_as_plain_data() -> None:

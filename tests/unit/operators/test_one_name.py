@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import airflow_provider_raybatch
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
@@ -18,7 +16,6 @@ from airflow_provider_raybatch.operators.base import RayOperator
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from tests.support.batches import batch
 
-PACKAGE = Path(airflow_provider_raybatch.__file__).parent
 GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
 
 OF_THE_AIRFLOW_SIDE = {
@@ -56,23 +53,3 @@ def test_a_wrong_value_is_refused_under_its_name(name: str) -> None:
     with pytest.raises(SpecError) as refused:
         build_spec(wrong)
     assert re.match(rf"{name}(\.\d+)?: ", str(refused.value)), refused.value
-
-
-@pytest.mark.parametrize("name", ["prompt", "max_tokens_total", "reuse", "destination"])
-def test_an_argument_takes_few_hops(name: str) -> None:
-    """At most seven modules use an argument: operator, contract, and the modules that act on it.
-
-    What shows a job before it runs stands beside its way: the command line and `job/preview`. A step has
-    arguments of its own.
-    """
-    beside = {PACKAGE / "cli", PACKAGE / "job/preview"}
-    of_steps = PACKAGE / "contract/arguments/steps.py"
-    touched = [
-        str(path.relative_to(PACKAGE))
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.parent not in beside
-        and path != of_steps
-        and re.search(rf"(self|spec|limits)\.{name}\b|^    {name}: ", path.read_text("utf-8"), re.MULTILINE)
-    ]
-    assert "operators/ray_batch.py" in touched
-    assert len(touched) <= 7, touched

@@ -23,7 +23,7 @@ from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 from tests.support.airflow_tasks import Run, connection
 from tests.support.batches import batch, defer, die_before, failing, job_ids, left, spec_of_job
-from tests.support.fake_ray import NO_ANSWER, FakeRay, Script, committing, lasting
+from tests.support.fake_ray import FakeRay, Script, committing, lasting
 
 
 def test_a_retry_adopts_the_running_job(ray: FakeRay, run: Run) -> None:
@@ -100,14 +100,6 @@ def test_a_proxy_without_its_backend_ends_no_retry(
             with pytest.raises(RayBatchUnavailableException, match="correct the url"):
                 batch().execute(another.context())
     assert len(ray.active) == 1
-
-
-def test_a_lost_answer_doesnt_make_a_second_job(ray: FakeRay, run: Run) -> None:
-    ray.stage("POST", "/api/jobs/", lambda answer: answer() and NO_ANSWER)
-    batch().execute(run.context())
-    assert len(ray.jobs) == 1
-    assert ray.requests.count(("POST", "/api/jobs/")) == 1
-    assert ("GET", "/api/jobs/") not in ray.requests  # a first submission lists no jobs
 
 
 def test_a_retry_after_a_failure_goes_on_in_the_same_run(ray: FakeRay, run: Run) -> None:

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, literal
-from airflow.serialization.serialized_objects import DagSerialization
 from pydantic import BaseModel
 
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.operators.arguments import build_spec
-from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.steps import Step
 from tests.support.airflow_tasks import Run
 from tests.support.approved import AssertSentences
@@ -128,32 +126,6 @@ class TestTemplates:
         assert batch(prompt=None, steps=steps, sampling=sampling).steps
         with pytest.raises(SpecError, match="gives one completion a row"):
             batch(prompt=None, steps=steps, sampling={"temperature": "{{ params.t }}"})
-
-
-class TestSerialisation:
-    def test_a_dag_with_steps_is_the_same_on_each_parse(self) -> None:
-        def serialised() -> Any:
-            with DAG("d", schedule=None) as dag:
-                batch(prompt=None, steps=[DRAFT, judge(when=(c for c in [("draft_score", ">=", 3)]))])
-            return DagSerialization.to_dict(dag)["dag"]["tasks"]
-
-        one = serialised()
-        assert one == serialised()
-        found = json.loads(json.dumps(one))[0]["__var"]["steps"]
-        assert [step["name"] for step in found] == ["draft", "judge"]
-        assert found[1]["when"] == [["draft_score", ">=", 3]]
-
-    def test_steps_may_be_partial_or_mapped(self) -> None:
-        with DAG("d", schedule=None) as dag:
-            common = {"source": "/in", "model": "m"}
-            RayBatchInferenceOperator.partial(task_id="a", steps=[DRAFT], **common).expand(
-                destination=["/a", "/b"]
-            )
-            RayBatchInferenceOperator.partial(task_id="b", destination="/c", **common).expand(
-                steps=[[DRAFT], [DRAFT, judge()]]
-            )
-        tasks = json.loads(json.dumps(DagSerialization.to_dict(dag)))["dag"]["tasks"]
-        assert len(tasks) == 2
 
 
 class TestConditions:

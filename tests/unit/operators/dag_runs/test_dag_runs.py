@@ -14,10 +14,8 @@ from airflow.sdk import DAG, Asset, task
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
-from airflow_provider_raybatch.operators.ray_job import RayJobOperator
-from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
 from tests.support.batches import batch, failing, spec_of_job
-from tests.support.fake_ray import FakeRay, Script, expected_result, lasting
+from tests.support.fake_ray import FakeRay, expected_result, lasting
 
 RunDag = Callable[[Any], Any]
 
@@ -186,16 +184,6 @@ def test_what_is_refused_is_not_tried_again(
     assert run.state == "failed"
     assert not ray.jobs
     assert [ti.try_number for ti in run.get_task_instances()] == [1]
-
-
-def test_job_then_sensor(ray: FakeRay, dag_test: RunDag) -> None:
-    ray.script = lambda ray, body: Script(["hello"], requests=6)
-    with DAG("job_then_sensor", schedule=None) as dag:
-        job = RayJobOperator(task_id="job", entrypoint="echo {{ ds }}", wait_for_completion=False)
-        RayJobSensor(task_id="sensor", submission_id=job.output, deferrable=True, poke_interval=0.1)
-    run = dag_test(dag)
-    assert run.state == "success"
-    assert xcom(run, "sensor")["submission_id"] == xcom(run, "job")["submission_id"]
 
 
 def test_nothing_secret_is_rendered(
