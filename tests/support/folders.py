@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,3 +73,16 @@ def proxy(s3_server: S3Server, fast_retries: retry.RetryLimits) -> Iterator[Faul
 @pytest.fixture
 def disk(tmp_path: Path) -> LocalFolder:
     return LocalFolder(str(tmp_path / "out"))
+
+
+@contextlib.contextmanager
+def small_files(limit: int) -> Iterator[None]:
+    """No file of this process may grow beyond `limit` bytes, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)

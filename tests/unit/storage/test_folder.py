@@ -242,12 +242,6 @@ class TestLocal:
 
 
 class TestS3:
-    def test_the_place_of_a_uri(self, s3_server: S3Server) -> None:
-        place = open_folder("s3://bucket/a/b/", s3_server.credentials)
-        assert place == S3Folder("bucket", "a/b", s3_server.credentials)
-        assert place.uri == "s3://bucket/a/b"
-        assert open_folder("s3://bucket").uri == "s3://bucket"
-
     @pytest.mark.parametrize(
         "call",
         [

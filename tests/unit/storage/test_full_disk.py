@@ -8,8 +8,6 @@ limit on the size of files, which every kernel enforces, gives the same kind of 
 from __future__ import annotations
 
 import gzip
-import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.survey import survey
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.folders import small_files
 
 pytestmark = pytest.mark.slow
 
@@ -32,21 +31,16 @@ REMEDY = "make room there: a retry of the task goes on with the rows that are fi
 
 
 @pytest.fixture
-def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No file may grow beyond `ROOM`."""
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # CPython does not notice a short write of bytecode, after which no process could import that module.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, before)
+    with small_files(ROOM):
+        yield
 
 
 @pytest.mark.parametrize("write", [LocalFolder.write, LocalFolder.create])
 def test_write_that_does_not_fit_leaves_nothing(
-    disk: LocalFolder, small_files: None, write: Callable[[LocalFolder, str, bytes], None]
+    disk: LocalFolder, full_disk: None, write: Callable[[LocalFolder, str, bytes], None]
 ) -> None:
     name = "before" if write is LocalFolder.write else "x"
     disk.write("before", b"whole")
@@ -60,7 +54,7 @@ def test_write_that_does_not_fit_leaves_nothing(
 
 
 def test_a_source_that_does_not_fit_unpacked_blames_the_disk(
-    tmp_path: Path, small_files: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, full_disk: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"text\n" + b"x\n" * ROOM))
@@ -146,7 +140,7 @@ def run_job(root: Path, kind: str, before: str = "true") -> int:
         [*alone, "sh", "-c", f'{before} && exec "$0" "$@"', sys.executable, "-c", _JOB, str(root), kind],
         capture_output=True,
         text=True,
-        env={**env, "PYTHONDONTWRITEBYTECODE": "1"},  # see `small_files`
+        env={**env, "PYTHONDONTWRITEBYTECODE": "1"},  # see `full_disk`
         timeout=120,
     )
     assert ran.returncode == 0, ran.stderr

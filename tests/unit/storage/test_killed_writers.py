@@ -19,6 +19,12 @@ _DISK = """
 import json, os, signal, stat, sys
 from pathlib import Path
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.stream import write_stream
+
+def stream(disk, path, content):
+    with write_stream(disk, path) as writer:
+        for start in range(0, len(content), 1_000_000):
+            writer.write(content[start : start + 1_000_000])
 
 def traced(folder, fatal):
     # Tells each call of a write, and dies before one of them.
@@ -49,7 +55,8 @@ for fatal in range(100):
     child = os.fork()
     if not child:
         traced(root / "a", fatal)
-        getattr(LocalFolder(str(root)), sys.argv[2])("a/x.parquet", b"1" * 20_000_000)
+        write = stream if sys.argv[2] == "stream" else getattr(LocalFolder, sys.argv[2])
+        write(LocalFolder(str(root)), "a/x.parquet", b"1" * 20_000_000)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     print(json.dumps(None), flush=True)
@@ -59,7 +66,9 @@ for fatal in range(100):
 """
 
 
-@pytest.mark.parametrize(("operation", "naming"), [("write", "os.rename"), ("create", "os.link")])
+@pytest.mark.parametrize(
+    ("operation", "naming"), [("write", "os.rename"), ("create", "os.link"), ("stream", "os.rename")]
+)
 def test_a_file_on_a_disk_before_each_call(tmp_path: Path, operation: str, naming: str) -> None:
     """A file appears once it is whole and synced, and is reported once its name is synced, too."""
     completed = subprocess.run(

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +25,7 @@ from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from airflow_provider_raybatch.storage.stream import write_stream
 from tests.support.faulty_s3 import OF_ANY_CALL, Call, Fault, FaultyS3, after, first
+from tests.support.folders import small_files
 from tests.support.powerless import traced
 from tests.support.s3_server import S3Server, WsgiApp, serving
 
@@ -118,18 +115,6 @@ def test_name_and_content_survive_a_power_loss(tmp_path: Path, monkeypatch: pyte
         assert unsynced.named_hollow == set()
 
 
-@contextlib.contextmanager
-def small_files(limit: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
-
-
 @pytest.mark.parametrize("pieces", [PIECES, [b"1" * 100] * 10_000])
 def test_a_full_disk_leaves_nothing(disk: LocalFolder, pieces: list[bytes]) -> None:
     with pytest.raises(StorageError) as caught, small_files(200 * 1024):
@@ -173,78 +158,6 @@ def test_a_killed_writer_leaves_nothing_visible(folder: Folder, s3_server: S3Ser
     assert len(unfinished(folder)) == 1
     write(folder)
     assert folder.read("a/x") == WHOLE
-
-
-_EACH_CALL = """
-import json, os, signal, stat, sys
-from pathlib import Path
-from airflow_provider_raybatch.storage.folder import LocalFolder
-from airflow_provider_raybatch.storage.stream import write_stream
-
-def traced(folder, fatal):
-    done, fsync = [], os.fsync
-
-    def call(what):
-        print(json.dumps(what), flush=True)
-        done.append(what)
-        if len(done) > fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def traced_fsync(number):
-        call("sync file" if stat.S_ISREG(os.fstat(number).st_mode) else "sync folder")
-        fsync(number)
-
-    def hook(event, arguments):
-        writes = event in {"os.rename", "os.remove"}
-        writes = writes or (event == "open" and arguments[2] & os.O_WRONLY)
-        if writes and str(arguments[0]).startswith(str(folder)):
-            call(event)
-
-    os.fsync = traced_fsync
-    sys.addaudithook(hook)
-
-for fatal in range(100):
-    root = Path(sys.argv[1], str(fatal))
-    root.joinpath("a").mkdir(parents=True)
-    child = os.fork()
-    if not child:
-        traced(root / "a", fatal)
-        with write_stream(LocalFolder(str(root)), "a/x") as stream:
-            for number in range(3):
-                stream.write(b"1" * 1_000_000)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    print(json.dumps(None), flush=True)
-    if not status:
-        break
-"""
-
-
-def test_a_writer_that_is_killed_before_each_call(tmp_path: Path) -> None:
-    """The file has its name once it is whole and synced, and is reported once the name is synced, too."""
-    ran = subprocess.run(
-        [sys.executable, "-c", _EACH_CALL, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        capture_output=True,
-        check=True,
-        text=True,
-        timeout=60,
-    )
-    lives: list[list[str]] = [[]]
-    for line in ran.stdout.splitlines():
-        if (call := json.loads(line)) is None:
-            lives.append([])
-        else:
-            lives[-1].append(call)
-    last = lives[-2]
-    assert last.index("sync file") < last.index("os.rename")
-    assert "sync folder" in last[last.index("os.rename") :]
-    for fatal, calls in enumerate(lives[:-1]):
-        disk = LocalFolder(str(tmp_path / str(fatal)))
-        is_named = "os.rename" in (calls if calls is last else calls[:-1])
-        assert [(entry.path, entry.size) for entry in disk.list()] == [("a/x", 3_000_000)] * is_named
-        assert len(disk.abandoned(-60)) <= 1
-    assert len(lives) >= 5
 
 
 @pytest.fixture
