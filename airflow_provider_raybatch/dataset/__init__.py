@@ -11,8 +11,6 @@ from airflow_provider_raybatch.dataset.dataset import Dataset
 from airflow_provider_raybatch.dataset.errors import DatasetError
 from airflow_provider_raybatch.dataset.opening import (
     Result,
-    as_opened,
-    manifest_uri_of,
     open_dataset,
     s3_credentials,
 )
@@ -22,8 +20,6 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "Result",
-    "as_opened",
-    "manifest_uri_of",
     "open_dataset",
     "s3_credentials",
 ]

@@ -19,6 +19,7 @@ from airflow_provider_raybatch.dataset.rows import as_strings, require, rows_at
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_provider_raybatch.contract.manifest import BatchManifest
     from airflow_provider_raybatch.dataset.files import DatasetFiles
 
 _BATCH_ROWS = 4096
@@ -46,7 +47,11 @@ class Changes:
 
 
 def compare(
-    new: DatasetFiles, old: DatasetFiles, id_column: str | None, response_column: str | None, limit: int
+    new: DatasetFiles[BatchManifest],
+    old: DatasetFiles[BatchManifest],
+    id_column: str | None,
+    response_column: str | None,
+    limit: int,
 ) -> Changes:
     """See :meth:`Dataset.compare`."""
     if type(limit) is not int or limit < 0:
@@ -81,7 +86,7 @@ def compare(
     return Changes(**counts, same=both.num_rows - sum(counts.values()), table=pa.concat_tables(tables))
 
 
-def _common_id_column(new: DatasetFiles, old: DatasetFiles) -> str | None:
+def _common_id_column(new: DatasetFiles[BatchManifest], old: DatasetFiles[BatchManifest]) -> str | None:
     """The column that names the rows of both; ``None`` where positions in the input do."""
     ours, theirs = new.manifest.id_column, old.manifest.id_column
     if ours == theirs:
@@ -94,7 +99,9 @@ def _common_id_column(new: DatasetFiles, old: DatasetFiles) -> str | None:
     )
 
 
-def _digests(dataset: DatasetFiles, id_column: str | None, response_column: str, side: str) -> pa.Table:
+def _digests(
+    dataset: DatasetFiles[BatchManifest], id_column: str | None, response_column: str, side: str
+) -> pa.Table:
     """Of each row its id, a digest of its response (named `side`), and its place in the dataset.
 
     Digests bound the memory, whatever the length of the responses.
@@ -135,7 +142,7 @@ def _digest(text: str | None) -> bytes:
     return hashlib.blake2b(b"" if text is None else b"=" + text.encode(), digest_size=16).digest()
 
 
-def _check_ids(ids: pa.ChunkedArray, column: str, dataset: DatasetFiles) -> None:
+def _check_ids(ids: pa.ChunkedArray, column: str, dataset: DatasetFiles[BatchManifest]) -> None:
     import pyarrow.compute as pc
 
     repeated = pc.count_distinct(ids, mode="only_valid").as_py() < len(ids) - ids.null_count
@@ -148,7 +155,7 @@ def _check_ids(ids: pa.ChunkedArray, column: str, dataset: DatasetFiles) -> None
         )
 
 
-def _positions(dataset: DatasetFiles, chunks: Sequence[str]) -> list[str]:
+def _positions(dataset: DatasetFiles[BatchManifest], chunks: Sequence[str]) -> list[str]:
     """The position in the input of each row; all chunks of a text have that of its row.
 
     :param chunks: their numbers; empty where each row is one of the input.
@@ -160,7 +167,7 @@ def _positions(dataset: DatasetFiles, chunks: Sequence[str]) -> list[str]:
     return [str(ordinals[place - 1]) for place in places]
 
 
-def _ordinals(dataset: DatasetFiles) -> list[int]:
+def _ordinals(dataset: DatasetFiles[BatchManifest]) -> list[int]:
     """The positions of the good rows in the input: all but those of the failed ones.
 
     A dataset has its rows in their order, see :mod:`airflow_provider_raybatch.job.output.publish`.
@@ -176,7 +183,7 @@ def _ordinals(dataset: DatasetFiles) -> list[int]:
     return found
 
 
-def _responses(dataset: DatasetFiles, places: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
+def _responses(dataset: DatasetFiles[BatchManifest], places: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
     """The responses at `places`, in their order; null where a row is not there."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.location import split_s3
+from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset.changes import Changes, compare
 from airflow_provider_raybatch.dataset.dead_letters import dead_letters
 from airflow_provider_raybatch.dataset.errors import DatasetError, missing, reading
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Dataset(DatasetFiles):
+class Dataset(DatasetFiles[BatchManifest]):
     """A committed, immutable dataset.
 
     :param manifest: what it holds.
@@ -122,8 +123,7 @@ class Dataset(DatasetFiles):
             raise DatasetError(
                 f"n: it must be a whole number of at least 0, but it is {shown(n)}.", FailureClass.USER_ERROR
             )
-        rows = self.manifest.counts.dataset_rows
-        places = random.Random(seed).sample(range(rows), min(n, rows))
+        places = random.Random(seed).sample(range(self.rows), min(n, self.rows))
         return rows_at(self, sorted(places), columns)
 
     def compare(

@@ -36,4 +36,4 @@ def reading(uri: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:  # of pyarrow, which has both for damage
-        raise DatasetError(f"files: {uri} can't be read ({error}); run the batch inference again.") from error
+        raise DatasetError(f"files: {uri} can't be read ({error}); make the dataset again.") from error

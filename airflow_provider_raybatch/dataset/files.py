@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
+from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.dataset.answers import answer_schema
+from airflow_provider_raybatch.dataset.derived import DerivedManifest
 from airflow_provider_raybatch.dataset.errors import DatasetError, missing, reading
 from airflow_provider_raybatch.dataset.filesystem import arrow_filesystem
 
@@ -19,20 +22,24 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.contract.secrets import AwsCredentials
     from airflow_provider_raybatch.storage.folder import Folder
 
+Manifest = TypeVar("Manifest", bound=BatchManifest | DerivedManifest)
+
+_BATCH_ROWS = 4096
+_BATCH_BYTES = 16 * 1024 * 1024
 _MOST_BYTES = 2**31 - 1
 """Of a block, in Arrow."""
 _BLOCK = 64 * 1024 * 1024
 """Bytes of JSONL in memory for each file that is read; a longer row can't be read."""
 
 
-class DatasetFiles:
+class DatasetFiles(Generic[Manifest]):
     """The files of one commit.
 
     :param manifest: what it holds.
     :param credentials: for ``s3://``; by default the environment's own identity.
     """
 
-    def __init__(self, manifest: BatchManifest, credentials: AwsCredentials | None = None) -> None:
+    def __init__(self, manifest: Manifest, credentials: AwsCredentials | None = None) -> None:
         from airflow_provider_raybatch.storage.folder import folder
 
         self.manifest = manifest
@@ -40,9 +47,14 @@ class DatasetFiles:
         self._folder: Folder = folder(manifest.uri, credentials)
 
     def __repr__(self) -> str:
-        rows, files = self.manifest.counts.dataset_rows, len(self.manifest.files)
-        counts = f"{count_of(rows, 'row')} in {count_of(files, 'file')}"
+        counts = f"{count_of(self.rows, 'row')} in {count_of(len(self.manifest.files), 'file')}"
         return f"<{type(self).__name__} {self.manifest.uri}: {counts}>"
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, by the manifest."""
+        manifest = self.manifest
+        return manifest.counts.dataset_rows if isinstance(manifest, BatchManifest) else manifest.rows
 
     @property
     def files(self) -> list[str]:
@@ -58,13 +70,11 @@ class DatasetFiles:
         listed = {file.path: file.bytes for file in self.manifest.files}
         for path, size in listed.items():
             if path not in there:
-                raise DatasetError(
-                    f"files: {path!r} of {self.manifest.uri} is gone; run the batch inference again."
-                )
+                raise DatasetError(f"files: {path!r} of {self.manifest.uri} is gone; make the dataset again.")
             if there[path] != size:
                 raise DatasetError(
                     f"files: {path!r} of {self.manifest.uri} has {count_of(there[path], 'byte')}, but its "
-                    f"manifest says {size:,}; run the batch inference again."
+                    f"manifest says {size:,}; make the dataset again."
                 )
         if extra := sorted(set(there) - set(listed)):
             raise DatasetError(
@@ -78,7 +88,7 @@ class DatasetFiles:
             import pyarrow.dataset as pa_dataset
         except ImportError as error:
             raise missing("pyarrow", error) from error
-        if self.manifest.format != "parquet" and not self.manifest.counts.ok:
+        if self.manifest.format != "parquet" and not self.rows:
             return pa_dataset.dataset(self._no_rows())
         if self.manifest.format == OPENAI_BATCH:
             return self._answers()
@@ -88,7 +98,35 @@ class DatasetFiles:
                 schema = self._json_schema()
             return pa_dataset.dataset(paths, schema=schema, filesystem=place, format=self._json(_BLOCK))
         parquet = pa_dataset.ParquetFileFormat(pre_buffer=True, page_checksum_verification=True)
-        return pa_dataset.dataset(paths, filesystem=place, format=parquet)
+        partitions = self._partitioning()
+        with reading(self.manifest.uri):
+            return pa_dataset.dataset(paths, filesystem=place, format=parquet, partitioning=partitions)
+
+    def _partitioning(self) -> Any:
+        """Of columns that are in the paths; the single file of an empty dataset has none there."""
+        import pyarrow as pa
+        import pyarrow.dataset as pa_dataset
+
+        if not isinstance(self.manifest, DerivedManifest) or not self.manifest.partitioned_by:
+            return None
+        kinds = {one.name: one.type for one in self.manifest.columns}
+        schema = pa.schema([(name, pa.type_for_alias(kinds[name])) for name in self.manifest.partitioned_by])
+        return pa_dataset.HivePartitioning(schema, null_fallback=HIVE_NULL)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """These columns of all rows, in the order of the dataset and in bounded memory.
+
+        :raises DatasetError: a file is damaged.
+        """
+        lazy = self.arrow_dataset()
+        schema = lazy.schema.remove_metadata()
+        with reading(self.manifest.uri):
+            for fragment in lazy.get_fragments():
+                size = _batch_rows(fragment)
+                options = {"batch_size": size, "batch_readahead": 0, "use_threads": False}
+                for batch in fragment.to_batches(schema=schema, columns=list(columns), **options):
+                    if batch.num_rows:
+                        yield batch
 
     def _json(self, block: int) -> Any:
         """JSONL that is read in blocks of so many bytes, or of a whole file."""
@@ -149,9 +187,15 @@ class DatasetFiles:
 
         :raises DatasetError: they differ.
         """
-        expected = self.manifest.counts.dataset_rows
-        if rows != expected:
+        if rows != self.rows:
             raise DatasetError(
-                f"rows: {self.manifest.uri} has {rows:,}, but its manifest says {expected:,}; its files were "
-                "changed, so run the batch inference again."
+                f"rows: {self.manifest.uri} has {rows:,}, but its manifest says {self.rows:,}; its files "
+                "were changed, so run the batch inference again."
             )
+
+
+def _batch_rows(fragment: Any) -> int:
+    """Rows per batch; fewer if rows are large, such as documents of megabytes."""
+    groups = getattr(fragment, "row_groups", ())
+    widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
+    return int(min(_BATCH_ROWS, max(1.0, _BATCH_BYTES / max(1.0, widest))))

@@ -7,12 +7,15 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from airflow_provider_raybatch.contract.base import ContractModel, shown
+from airflow_provider_raybatch.contract.base import ContractModel, parse_file, shown
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import MANIFESTS, NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.location import split_s3
-from airflow_provider_raybatch.contract.manifest import parse_manifest
+from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.dataset.dataset import Dataset
+from airflow_provider_raybatch.dataset.derived import DerivedManifest, is_derived
 from airflow_provider_raybatch.dataset.errors import DatasetError
+from airflow_provider_raybatch.dataset.files import DatasetFiles
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.contract.secrets import AwsCredentials
@@ -39,24 +42,47 @@ def open_dataset(result: Result, aws_conn_id: str | None = None) -> Dataset:
     :raises SpecError: the file is not a manifest of this version; the message names it.
     :raises RayConnectionError: the connection can't be used.
     """
+    uri, content = read_manifest(result, aws_conn_id)
+    manifest = parse_manifest(content, f"manifest: {uri!r}")
+    dataset = Dataset(as_opened(manifest, uri), s3_credentials(uri, aws_conn_id))
+    dataset.check_files()
+    return dataset
+
+
+def open_files(result: Result, aws_conn_id: str | None = None) -> DatasetFiles[Any]:
+    """The files of a dataset of either kind: see :func:`open_dataset`."""
+    uri, content = read_manifest(result, aws_conn_id)
+    field = f"manifest: {uri!r}"
+    manifest: BatchManifest | DerivedManifest
+    if is_derived(content):
+        remedy = "restore it, or make the dataset again"
+        manifest = parse_file(DerivedManifest, content, field, "a manifest", remedy)
+    else:
+        manifest = parse_manifest(content, field)
+    files = DatasetFiles(as_opened(manifest, uri), s3_credentials(uri, aws_conn_id))
+    files.check_files()
+    return files
+
+
+def read_manifest(result: Result, aws_conn_id: str | None) -> tuple[str, bytes]:
+    """Where the manifest of a result is, and its content.
+
+    :raises DatasetError: the result names none, or it can't be read.
+    """
     from airflow_provider_raybatch.storage.errors import StorageError
     from airflow_provider_raybatch.storage.folder import folder
 
     uri = manifest_uri_of(result)
     if uri is None:
         raise DatasetError(
-            f"result: {shown(result)} has no 'manifest_uri'; give what the batch inference task returned."
+            f"result: {shown(result)} has no 'manifest_uri'; give what the batch inference task returned.",
+            FailureClass.USER_ERROR,
         )
-    credentials = s3_credentials(uri, aws_conn_id)
     parent, _, name = uri.rpartition("/")
     try:
-        content = folder(parent or ".", credentials).read(name)
+        return uri, folder(parent or ".", s3_credentials(uri, aws_conn_id)).read(name)
     except StorageError as error:
-        raise DatasetError(f"manifest: {uri!r} can't be read ({error})") from error
-    manifest = parse_manifest(content, f"manifest: {uri!r}")
-    dataset = Dataset(as_opened(manifest, uri), credentials)
-    dataset.check_files()
-    return dataset
+        raise DatasetError(f"manifest: {uri!r} can't be read ({error})", error.failure_class) from error
 
 
 def as_opened(manifest: Manifest, uri: str) -> Manifest:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.dataset.files import DatasetFiles
 
 
-def rows_at(dataset: DatasetFiles, places: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
+def rows_at(
+    dataset: DatasetFiles[Any], places: Sequence[int], columns: Sequence[str] | None = None
+) -> pa.Table:
     """The rows at `places`, which ascend.
 
     Of Parquet files only the row groups that hold them are read; of JSONL, whole files.

@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.dataset.filesystem import arrow_filesystem
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
+from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.minhash import (
     ALGORITHM,
@@ -22,7 +24,6 @@ from airflow_provider_raybatch.workflows.minhash import (
     Signatures,
     signatures,
 )
-from airflow_provider_raybatch.workflows.opened import checked_parquet
 from airflow_provider_raybatch.workflows.places import destination, place
 from airflow_provider_raybatch.workflows.rows import Rows, require
 from airflow_provider_raybatch.workflows.sift import joined_texts
@@ -60,7 +61,7 @@ class Accepted:
         for entry in folder.list():
             if entry.path == own or not entry.path.endswith(".parquet"):
                 continue
-            table = self._read(entry.path, folder.read(entry.path))
+            table = self._read(folder, entry.path)
             self._starts.append(len(self.digests))
             self.nights.append(unquote(entry.path.removesuffix(".parquet")))
             self.digests += table["digest"].to_pylist()
@@ -93,9 +94,11 @@ class Accepted:
                     f"they are {wanted[field]!r}; use the same, or another folder for the index."
                 )
 
-    def _read(self, path: str, content: bytes) -> pa.Table:
+    def _read(self, folder: Folder, path: str) -> pa.Table:
         try:
-            table = checked_parquet(io.BytesIO(content)).read(use_threads=False)
+            table = pq.read_table(
+                path, filesystem=arrow_filesystem(folder), page_checksum_verification=True, use_threads=False
+            )
             made_by = json.loads(table.schema.metadata[_MADE_BY])
         except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
             raise WorkflowError(

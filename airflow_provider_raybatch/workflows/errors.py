@@ -3,10 +3,23 @@
 
 from __future__ import annotations
 
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
+from airflow_provider_raybatch.dataset import DatasetError
 
 
 class WorkflowError(RaybatchError):
     """An argument or the data is not what a step needs; one sentence names it, its value and the remedy."""
 
     failure_class = FailureClass.USER_ERROR
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Around what reads a finished dataset: its error becomes one of a step, of the same class."""
+    try:
+        yield
+    except (DatasetError, SpecError) as error:
+        raise WorkflowError(str(error), error.failure_class) from error

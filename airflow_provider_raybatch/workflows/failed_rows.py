@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.dataset import DatasetError, Result, s3_credentials
+from airflow_provider_raybatch.dataset import Result, s3_credentials
 from airflow_provider_raybatch.dataset.dead_letters import letters
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.errors import reading
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.sift import DROP_COLUMNS
 
@@ -38,12 +38,10 @@ def failed_rows(
 
 
 def _rows_of(manifest: BatchManifest, step: str, aws_conn_id: str | None) -> Iterator[dict[str, Any]]:
-    try:
+    with reading():
         for letter in letters(manifest, s3_credentials(manifest.uri, aws_conn_id)):
             drop = dict(zip(DROP_COLUMNS, (step, letter["step"], letter["reason"]), strict=True))
             yield {**(letter["row"] or {}), **drop}
-    except DatasetError as error:
-        raise WorkflowError(str(error), error.failure_class) from error
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import Result
-from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.manifest import DerivedManifest
-from airflow_provider_raybatch.workflows.opened import open_result
+from airflow_provider_raybatch.dataset.derived import DerivedManifest
+from airflow_provider_raybatch.dataset.opening import open_files
+from airflow_provider_raybatch.workflows.errors import WorkflowError, reading
 
 
 class Rows:
@@ -25,11 +25,11 @@ class Rows:
     def __init__(self, *results: Result, aws_conn_id: str | None = None) -> None:
         if not results:
             raise WorkflowError("results: none is given; name at least one dataset.")
-        self._datasets = [open_result(result, aws_conn_id) for result in results]
+        with reading():
+            self._datasets = [open_files(result, aws_conn_id) for result in results]
+            self._schemas = [one.arrow_dataset().schema.remove_metadata() for one in self._datasets]
         try:
-            self.schema = pa.unify_schemas(
-                [one.schema for one in self._datasets], promote_options="permissive"
-            )
+            self.schema = pa.unify_schemas(self._schemas, promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise WorkflowError(
                 f"results: their columns don't fit together ({error}); give the columns one type."
@@ -43,7 +43,7 @@ class Rows:
     @property
     def count(self) -> int:
         """Number of rows, from the manifests."""
-        return sum(file.rows for one in self._datasets for file in one.manifest.files)
+        return sum(one.rows for one in self._datasets)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """At least one batch, which is empty if there are no rows, so that the columns are always known.
@@ -56,9 +56,10 @@ class Rows:
             require(self.schema, name)
         schema = pa.schema([self.schema.field(name) for name in names])
         yield pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema)
-        for dataset in self._datasets:
-            for batch in dataset.batches([name for name in names if name in dataset.schema.names]):
-                yield _united(batch, schema)
+        for dataset, its_own in zip(self._datasets, self._schemas, strict=True):
+            with reading():
+                for batch in dataset.batches([name for name in names if name in its_own.names]):
+                    yield _united(batch, schema)
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
         """Rows as dictionaries: simpler, but slower."""

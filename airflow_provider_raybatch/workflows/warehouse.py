@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 from airflow_provider_raybatch.contract.location import s3_prefix
 from airflow_provider_raybatch.dataset import Result
-from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.opened import open_result
+from airflow_provider_raybatch.dataset.opening import open_files
+from airflow_provider_raybatch.workflows.errors import WorkflowError, reading
 from airflow_provider_raybatch.workflows.places import destination
 
 
@@ -25,7 +25,8 @@ def copy_manifest(
     :returns: `bucket`, `key` and `uri` of the manifest.
     :raises WorkflowError: the dataset or `folder` is not in S3.
     """
-    dataset = open_result(result, aws_conn_id).manifest
+    with reading():
+        dataset = open_files(result, aws_conn_id).manifest
     for field, uri in (("result", dataset.uri), ("folder", folder)):
         if not s3_prefix(uri):
             raise WorkflowError(f"{field}: {uri!r} is not in S3, which alone COPY reads; name an s3:// one.")
@@ -62,7 +63,8 @@ def partitions(
 
     :param more: values that all of them have, such as the night, put in front.
     """
-    dataset = open_result(result, aws_conn_id).manifest
+    with reading():
+        dataset = open_files(result, aws_conn_id).manifest
     rows: dict[str, int] = {}
     for file in dataset.files:
         folder = file.path.rpartition("/")[0]

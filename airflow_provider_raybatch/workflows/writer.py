@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.manifest import Column, ManifestFile
+from airflow_provider_raybatch.dataset.derived import DerivedManifest
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.manifest import DerivedManifest
 from airflow_provider_raybatch.workflows.places import destination as destination_folder
 
 PART_BYTES = 64 * 1024 * 1024

@@ -23,10 +23,9 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest, Counts, M
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset, s3_credentials
+from airflow_provider_raybatch.dataset.files import DatasetFiles
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.storage.folder import LocalFolder, folder
-from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.opened import Opened
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 from tests.support.damage import flipped
@@ -151,8 +150,8 @@ class TestWhatIsNotAsItWas:
     @pytest.mark.parametrize(
         ("file", "content", "why"),
         [
-            ("part-00003.parquet", None, r"files: 'part-00003.parquet' of .* is gone; run the batch"),
-            ("part-00003.parquet", b"short", r"has 5 bytes, but its manifest says [\d,]+; run the batch"),
+            ("part-00003.parquet", None, r"files: 'part-00003.parquet' of .* is gone; make the dataset"),
+            ("part-00003.parquet", b"short", r"has 5 bytes, but its manifest says [\d,]+; make the dataset"),
             ("part-x.parquet", b"x", r"'part-x.parquet' in .* is not in the manifest; remove it"),
         ],
         ids=["missing", "changed", "extra"],
@@ -213,9 +212,8 @@ def test_each_flipped_bit_is_noticed_or_harmless(tmp_path: Path) -> None:
             assert Dataset(manifest).to_arrow().equals(right, check_metadata=True)
         except DatasetError as error:
             told.append(str(error))
-        with contextlib.suppress(WorkflowError):
-            opened = Opened(manifest, folder(manifest.uri))
-            found = pa.Table.from_batches(opened.batches(right.column_names))
+        with contextlib.suppress(DatasetError):
+            found = pa.Table.from_batches(DatasetFiles(manifest).batches(right.column_names))
             assert found.equals(right.replace_schema_metadata(None))
     assert len(told) > 0.8 * FLIPS
     assert {one.partition(" (")[0] for one in told} == {f"files: {manifest.uri} can't be read"}

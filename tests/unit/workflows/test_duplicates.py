@@ -13,6 +13,7 @@ from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.minhash import Shingles, signatures
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.signature_index import SignatureIndex
+from tests.support.approved import AssertSentences
 from tests.unit.workflows.datasets import batch, written
 
 WORDS = [f"word{number}" for number in range(5000)]
@@ -145,14 +146,5 @@ def test_an_index_of_another_kind_is_refused(tmp_path: Path) -> None:
         Accepted(index, "2")
 
 
-def test_bad_arguments(tmp_path: Path) -> None:
-    with pytest.raises(WorkflowError, match=r"columns: 'text' is not a list of columns; write \['text'\]"):
-        ExactDuplicates("text", "id")
-    with pytest.raises(WorkflowError, match=r"threshold: 8 is not between 0\.5 and 1; 0\.8 is usual"):
-        NearDuplicates(["text"], "id", threshold=8)
-    with pytest.raises(WorkflowError, match="shingles: kind 'line' and size 3 are not usable"):
-        Shingles("line", 3)  # type: ignore[arg-type]
-    with pytest.raises(WorkflowError, match="id_column: 'id' is not a column of the dataset, which has text"):
-        NearDuplicates(["text"], "id")(batch(text=["a"]))
-    with pytest.raises(WorkflowError, match="night: it is empty"):
-        Accepted(str(tmp_path), " ")
+def test_what_is_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda made: made, WorkflowError)

@@ -26,6 +26,7 @@ from airflow_provider_raybatch.workflows.prompts import (
 )
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
+from tests.support.approved import AssertSentences
 from tests.unit.workflows.datasets import batch, inferred
 
 RUBRIC = Rubric("Is the answer correct?", {1: "wrong", 3: "partly", 5: "right"})
@@ -143,14 +144,5 @@ def test_a_rubric_is_a_prompt_a_grammar_and_a_check() -> None:
     assert checked.drops == [None, ("schema", "score is 4, which is not one of [1, 3, 5]")]
 
 
-def test_bad_judgements() -> None:
-    rows = batch(pair=["1", "1"], order=["ab", "ba"], response=["hm", None])
-    with pytest.raises(WorkflowError, match="judgements: none of the 1 pairs has a choice in both orders"):
-        settle([rows])
-    with pytest.raises(WorkflowError, match="columns: 'answer' is not a column of the dataset"):
-        settle([rows], response="answer")
-    twice = batch(id=[1, 1], response=["a", "b"])
-    with pytest.raises(WorkflowError, match="key: 'id' names 2 rows of the baseline, and has 1 value;"):
-        list(both_orders([], [twice], key="id"))
-    with pytest.raises(WorkflowError, match=r"levels: .* has fewer than two scores"):
-        Rubric("Is it?", {1: "yes"})
+def test_what_is_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda made: made, WorkflowError)

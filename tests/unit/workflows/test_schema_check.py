@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.workflows.errors import WorkflowError
@@ -96,14 +95,5 @@ def test_a_failed_response_is_repaired_by_one_more_request(tmp_path: Path) -> No
     assert (left["dropped_by"], left["rule"]) == ("repair", "not_json")
 
 
-def test_bad_arguments() -> None:
-    with pytest.raises(WorkflowError, match="schema: it is not a JSON schema"):
-        SchemaCheck({"type": "objekt"})
-    with pytest.raises(WorkflowError, match="schema: it has no 'properties'"):
-        SchemaCheck({"type": "object"})
-    with pytest.raises(WorkflowError, match="column: 'response' is not a column of the dataset, which has x"):
-        SchemaCheck(PAIR)(batch(x=["a"]))
-    with pytest.raises(WorkflowError, match="column: 'response' holds int64 and not text"):
-        SchemaCheck(PAIR)(batch(response=[1]))
-    with pytest.raises(WorkflowError, match="columns: 'level' is in the dataset already"):
-        SchemaCheck(PAIR)(batch(response=["{}"], level=[1]))
+def test_what_is_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda made: made, WorkflowError)

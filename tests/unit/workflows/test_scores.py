@@ -15,6 +15,7 @@ from airflow_provider_raybatch.workflows.scores import (
     pass_at_k,
     score_answers,
 )
+from tests.support.approved import AssertSentences
 from tests.unit.workflows.datasets import batch
 
 
@@ -88,15 +89,5 @@ def test_answers_of_a_benchmark() -> None:
     assert [one.samples for one in score_answers([rows], numeric_equal, "id")] == [(1.0,), (0.0,), (0.0,)]
 
 
-def test_bad_benchmarks() -> None:
-    rows = batch(id=["a", "b"], answer=["4", " "], response=["4", "4"])
-    with pytest.raises(
-        WorkflowError, match="answer: question 'b' has no known answer; add it to the benchmark"
-    ):
-        list(score_answers([rows], exact_match, "id"))
-    with pytest.raises(
-        WorkflowError, match="column: 'gold' is not a column of the dataset, which has id, answer"
-    ):
-        list(score_answers([rows], exact_match, "id", answer="gold"))
-    with pytest.raises(WorkflowError, match="k: pass@5 needs at least 5 samples a question, and there are 2"):
-        pass_at_k(2, 1, 5)
+def test_what_is_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda made: made, WorkflowError)

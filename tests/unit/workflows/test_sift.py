@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +13,10 @@ from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilt
 from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.places import place
 from airflow_provider_raybatch.workflows.raw_documents import read_raw
-from airflow_provider_raybatch.workflows.sift import sift
+from airflow_provider_raybatch.workflows.sift import sift  # noqa: F401 - messages.txt uses it
 from airflow_provider_raybatch.workflows.tokens import count_tokens
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
+from tests.support.approved import AssertSentences
 from tests.support.s3_server import serving
 from tests.unit.workflows.datasets import batch, sifted
 
@@ -109,22 +111,6 @@ def test_thresholds() -> None:
         Threshold("score")
 
 
-def test_bad_sources(tmp_path: Path) -> None:
-    with pytest.raises(
-        WorkflowError, match=r"sources: there is no \.jsonl, \.csv or \.parquet file at '/nowhere/x'"
-    ):
-        list(read_raw(["/nowhere/x"], ["text"]))
-    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(WorkflowError, match=r"sources: .*a\.parquet can't be read as Parquet"):
-        list(read_raw([str(tmp_path)], ["text"]))
-    with pytest.raises(WorkflowError, match="steps: two have the name 'n_threshold'"):
-        sift([], [Threshold("n", least=1), Threshold("n", most=2)], *[DatasetWriter(str(tmp_path))] * 2)
-    with pytest.raises(WorkflowError, match="sources: 'raw' is relative"):
-        list(read_raw(["raw"], ["text"]))
-    with pytest.raises(WorkflowError, match="tokens: 'n' holds string and not numbers"):
-        sift([batch(n=["a"])], [], *[DatasetWriter(str(tmp_path))] * 2, tokens="n")
-
-
 def test_tokens_are_counted_from_the_text() -> None:
     (found,) = count_tokens([batch(text=["x" * 40, "\u00e4" * 4, None])], "text")
     assert found["tokens"].to_pylist() == [10, 2, 0]
@@ -164,3 +150,12 @@ def test_raw_documents_in_s3(monkeypatch: pytest.MonkeyPatch, path: str) -> None
         (found,) = pa.Table.from_batches(read_raw([f"s3://{bucket}{path}"], ["text"])).to_pylist()
     assert (found["text"], found["source"]) == ("a", f"s3://{bucket}/raw/a.jsonl")
     assert found["origin"] == f"s3://{bucket}/raw/a.jsonl:1"
+
+
+def test_what_is_refused(tmp_path: Path, assert_sentences: AssertSentences) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+
+    def refused(call: Callable[[str, DatasetWriter], object]) -> object:
+        return call(str(tmp_path), DatasetWriter(str(tmp_path)))
+
+    assert_sentences(refused, WorkflowError)

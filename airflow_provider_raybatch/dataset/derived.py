@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from pydantic import Field
@@ -41,3 +42,11 @@ class DerivedManifest(ContractModel):
             "format": self.format,
             "rows": self.rows,
         }
+
+
+def is_derived(content: bytes) -> bool:
+    """Whether a document is such a manifest."""
+    try:
+        return bool(json.loads(content).get("kind") == "derived")
+    except (ValueError, AttributeError):
+        return False
