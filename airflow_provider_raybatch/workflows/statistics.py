@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from scipy import stats
 
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 
+_LEVEL = 0.95
 _RESAMPLES = 4999
 _CELLS = 4_000_000
 """Numbers that a bootstrap holds at a time, which bounds its memory."""
@@ -26,7 +27,7 @@ Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval.
+    """A confidence interval of 95 %.
 
     :param estimate: the metric.
     :param count: questions.
@@ -37,7 +38,6 @@ class Interval:
     high: float
     count: int
     method: str
-    level: float = 0.95
 
     def __str__(self) -> str:
         return f"{self.estimate:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -61,22 +61,19 @@ class Comparison:
     ties: int
 
 
-def proportion_interval(
-    successes: int, count: int, level: float = 0.95, method: Literal["wilson", "exact"] = "wilson"
-) -> Interval:
-    """Interval of a proportion, such as exact match.
+def proportion_interval(successes: int, count: int) -> Interval:
+    """Wilson's interval of a proportion, such as exact match.
 
-    :param method: ``exact`` (Clopper-Pearson) guarantees its level, and is wider than ``wilson``.
     :raises WorkflowError: there are no questions, or more successes than questions.
     """
-    _check(count, level)
+    _check(count)
     if not 0 <= successes <= count:
         raise WorkflowError(f"successes: {successes} is not between 0 and {count}.")
-    found = stats.binomtest(successes, count).proportion_ci(level, method)
-    return Interval(successes / count, float(found.low), float(found.high), count, method, level)
+    found = stats.binomtest(successes, count).proportion_ci(_LEVEL, "wilson")
+    return Interval(successes / count, float(found.low), float(found.high), count, "wilson")
 
 
-def mean_interval(values: Values, level: float = 0.95) -> Interval:
+def mean_interval(values: Values) -> Interval:
     """Interval of a mean of scores between 0 and 1, such as F1 or pass@k.
 
     Scores of 0 and 1 only: Wilson. Up to 5,000 values: bootstrap (BCa, with a fixed seed). More values:
@@ -86,21 +83,21 @@ def mean_interval(values: Values, level: float = 0.95) -> Interval:
     :raises WorkflowError: there are no values, or one is not finite.
     """
     data = _array(values)
-    _check(len(data), level)
+    _check(len(data))
     if _is_binary(data):
-        return proportion_interval(int(data.sum()), len(data), level)
+        return proportion_interval(int(data.sum()), len(data))
     estimate = float(data.mean())
     if np.ptp(data) == 0:
-        bound = stats.binomtest(len(data), len(data)).proportion_ci(level, "exact").low
+        bound = _least_share(len(data))
         low, high = estimate * bound, 1 - (1 - estimate) * bound
-        return Interval(estimate, float(low), float(high), len(data), "constant", level)
-    low, high, method = _of_mean(data, level)
+        return Interval(estimate, low, high, len(data), "constant")
+    low, high, method = _of_mean(data)
     if data.min() >= 0 and data.max() <= 1:
         low, high = max(0.0, low), min(1.0, high)
-    return Interval(estimate, low, high, len(data), method, level)
+    return Interval(estimate, low, high, len(data), method)
 
 
-def compare(candidate: Mapping[str, float], baseline: Mapping[str, float], level: float = 0.95) -> Comparison:
+def compare(candidate: Mapping[str, float], baseline: Mapping[str, float]) -> Comparison:
     """A paired comparison by question.
 
     If all scores are 0 or 1: McNemar's exact test, and Bonett and Price's interval (2012) of the difference.
@@ -117,16 +114,14 @@ def compare(candidate: Mapping[str, float], baseline: Mapping[str, float], level
         )
     keys = sorted(candidate)
     ours, theirs = _array([candidate[key] for key in keys]), _array([baseline[key] for key in keys])
-    _check(len(keys), level)
+    _check(len(keys))
     differences = ours - theirs
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     ties = len(keys) - wins - losses
     if _is_binary(ours) and _is_binary(theirs):
-        interval = _paired_proportions(wins, losses, len(keys), level)
+        interval = _paired_proportions(wins, losses, len(keys))
         return Comparison(interval, mcnemar(wins, losses), "mcnemar", wins, losses, ties)
-    return Comparison(
-        _difference(differences, level), permutation(differences), "permutation", wins, losses, ties
-    )
+    return Comparison(_difference(differences), permutation(differences), "permutation", wins, losses, ties)
 
 
 def mcnemar(wins: int, losses: int) -> float:
@@ -157,27 +152,30 @@ def permutation(differences: Values) -> float:
     return float(found.pvalue)
 
 
-def _difference(differences: npt.NDArray[np.float64], level: float) -> Interval:
+def _difference(differences: npt.NDArray[np.float64]) -> Interval:
     estimate, count = float(differences.mean()), len(differences)
     if np.ptp(differences) == 0:
         # If all questions are ties, the data say only that a difference is rare.
-        bound = 1 - float(stats.binomtest(count, count).proportion_ci(level, "exact").low)
-        return Interval(
-            estimate, max(-1.0, estimate - bound), min(1.0, estimate + bound), count, "constant", level
-        )
-    low, high, method = _of_mean(differences, level)
-    return Interval(estimate, low, high, count, method, level)
+        bound = 1 - _least_share(count)
+        return Interval(estimate, max(-1.0, estimate - bound), min(1.0, estimate + bound), count, "constant")
+    low, high, method = _of_mean(differences)
+    return Interval(estimate, low, high, count, method)
 
 
-def _of_mean(data: npt.NDArray[np.float64], level: float) -> tuple[float, float, str]:
+def _least_share(count: int) -> float:
+    """Lower end of Clopper and Pearson's interval where all of so many have succeeded."""
+    return float(stats.binomtest(count, count).proportion_ci(_LEVEL, "exact").low)
+
+
+def _of_mean(data: npt.NDArray[np.float64]) -> tuple[float, float, str]:
     if len(data) > _MOST_RESAMPLED or len(data) < 3:
-        found = stats.ttest_1samp(data, 0).confidence_interval(level)
+        found = stats.ttest_1samp(data, 0).confidence_interval(_LEVEL)
         return float(found.low), float(found.high), "t"
     found = stats.bootstrap(
         (data,),
         np.mean,
         vectorized=True,
-        confidence_level=level,
+        confidence_level=_LEVEL,
         n_resamples=_RESAMPLES,
         batch=max(1, _CELLS // len(data)),
         rng=np.random.default_rng(_SEED),
@@ -185,14 +183,14 @@ def _of_mean(data: npt.NDArray[np.float64], level: float) -> tuple[float, float,
     return float(found.low), float(found.high), "bootstrap"
 
 
-def _paired_proportions(wins: int, losses: int, count: int, level: float) -> Interval:
+def _paired_proportions(wins: int, losses: int, count: int) -> Interval:
     """Bonett and Price 2012: Wald interval of paired proportions, with a win, a loss and two ties added."""
     better, worse = (wins + 1) / (count + 2), (losses + 1) / (count + 2)
     centre = better - worse
-    half = float(stats.norm.ppf(0.5 + level / 2)) * math.sqrt((better + worse - centre**2) / (count + 2))
+    half = float(stats.norm.ppf(0.5 + _LEVEL / 2)) * math.sqrt((better + worse - centre**2) / (count + 2))
     estimate = (wins - losses) / count
     low, high = max(-1.0, centre - half), min(1.0, centre + half)
-    return Interval(estimate, min(low, estimate), max(high, estimate), count, "bonett-price", level)
+    return Interval(estimate, min(low, estimate), max(high, estimate), count, "bonett-price")
 
 
 def _array(values: Values) -> npt.NDArray[np.float64]:
@@ -208,10 +206,8 @@ def _is_binary(data: npt.NDArray[np.float64]) -> bool:
     return bool(np.isin(data, (0.0, 1.0)).all())
 
 
-def _check(count: int, level: float) -> None:
+def _check(count: int) -> None:
     if count < 1:
         raise WorkflowError(
             "values: there are no questions, so there is no metric; check that the run has rows."
         )
-    if not 0.5 <= level < 1:
-        raise WorkflowError(f"level: {level} is not between 0.5 and 1; 0.95 is usual.")
