@@ -114,7 +114,7 @@ class Attempt:
 
     def _run_of(self, place: Place, record: RunRecord, deadline: Deadline | None = None) -> TaskRun:
         return TaskRun(
-            task=self._task(place, record),
+            task=task_key(self.context, place.namespace or record.namespace),
             record=record,
             place=place,
             deadline=self.deadline() if deadline is None else deadline,
@@ -122,15 +122,14 @@ class Attempt:
             before=partial(last_run_before, self.context),
         )
 
-    def _task(self, place: Place, record: RunRecord) -> TaskKey:
-        ti = self.context["ti"]
-        return TaskKey(
-            namespace=place.namespace or record.namespace,
-            dag_id=ti.dag_id,
-            run_id=ti.run_id,
-            task_id=ti.task_id,
-            map_index=-1 if ti.map_index is None else int(ti.map_index),
-        )
+
+def task_key(context: Context, namespace: str) -> TaskKey:
+    """The task that runs, in a namespace of jobs."""
+    ti = context["ti"]
+    index = -1 if ti.map_index is None else int(ti.map_index)
+    return TaskKey(
+        namespace=namespace, dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, map_index=index
+    )
 
 
 def stop_earlier_runs(run: TaskRun, keep: str, log: Log) -> bool:

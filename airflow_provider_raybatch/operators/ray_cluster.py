@@ -15,10 +15,10 @@ from airflow_provider_raybatch.cluster.jobs_api.blocking import call_within, run
 from airflow_provider_raybatch.cluster.jobs_api.errors import StaleStateError
 from airflow_provider_raybatch.coercion import from_text, is_absent, positive_seconds
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
-from airflow_provider_raybatch.contract.submission import OnStaleState, TaskKey
+from airflow_provider_raybatch.contract.submission import OnStaleState
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception, for_airflow
 from airflow_provider_raybatch.hooks.installation import installation_id
-from airflow_provider_raybatch.operators.attempt import Attempt
+from airflow_provider_raybatch.operators.attempt import Attempt, task_key
 from airflow_provider_raybatch.operators.common_arguments import DEFERRABLE, converted
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.own_clusters import spoils
@@ -222,15 +222,8 @@ class CreateRayCluster(LiteralTextOperator):
         from airflow_provider_raybatch.cluster.kuberay.shared import SHARED_RUN
         from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
-        ti = context["ti"]
-        task = TaskKey(
-            namespace=installation_id(getattr(context.get("dag_run"), "team_name", None)),
-            dag_id=ti.dag_id,
-            run_id=ti.run_id,
-            task_id=ti.task_id,
-            map_index=-1 if ti.map_index is None else int(ti.map_index),
-        )
-        return SubmissionKey(task, SHARED_RUN)
+        team = getattr(context.get("dag_run"), "team_name", None)
+        return SubmissionKey(task_key(context, installation_id(team)), SHARED_RUN)
 
     def _has(self, cluster: OwnCluster) -> None:
         self._cluster = cluster

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger
 from asgiref.sync import sync_to_async
@@ -37,6 +38,20 @@ class KillableTrigger(BaseTrigger):
     """States of the task in which what is followed goes on, and what the log then says."""
     cancel_on_kill: bool = True
     _killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """See Airflow's ``BaseTrigger``. Each argument is an attribute of its name."""
+        kind = type(self)
+        given = {
+            name: parameter.kind
+            for each in reversed(kind.__mro__)
+            if issubclass(each, KillableTrigger) and "__init__" in vars(each)
+            for name, parameter in inspect.signature(vars(each)["__init__"]).parameters.items()
+        }
+        names = [
+            name for name in given if name != "self" and given[name] is not inspect.Parameter.VAR_KEYWORD
+        ]
+        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in names}
 
     @property
     @abstractmethod

@@ -47,20 +47,6 @@ class RayClusterTrigger(KillableTrigger):
         self.cancel_on_kill = cancel_on_kill
         self.handle = dict(handle or {})
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """See Airflow's ``BaseTrigger``."""
-        return (
-            "airflow_provider_raybatch.triggers.ray_cluster.RayClusterTrigger",
-            {
-                "ray_cluster": self.ray_cluster,
-                "submission_id": self.submission_id,
-                "cluster_wait": self.cluster_wait,
-                "queue_wait": self.queue_wait,
-                "cancel_on_kill": self.cancel_on_kill,
-                "handle": self.handle,
-            },
-        )
-
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once, with `failed` as plain data if the cluster can't become ready."""
         failed = await self._wait()

@@ -75,25 +75,6 @@ class RayJobTrigger(KillableTrigger):
         self._cluster: Cluster | None = None
         self._lease = None if self.lease_terms is None else Lease(LeaseTerms(**self.lease_terms))
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """See Airflow's ``BaseTrigger``."""
-        return (
-            "airflow_provider_raybatch.triggers.ray_job.RayJobTrigger",
-            {
-                "ray_conn_id": self.ray_conn_id,
-                "submission_id": self.submission_id,
-                "session_name": self.session_name,
-                "poll_interval": self.poll_interval,
-                "deadline": self.deadline,
-                "cancel_on_kill": self.cancel_on_kill,
-                "cancel_on_timeout": self.cancel_on_timeout,
-                "deferred_at": self.deferred_at,
-                "handle": self.handle,
-                "lease_terms": self.lease_terms,
-                "ray_cluster": self.ray_cluster,
-            },
-        )
-
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once, with the outcome as plain data (:meth:`Outcome.from_json` reads it)."""
         outcome = await self._follow()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from airflow_provider_raybatch.triggers.killable import GOES_ON
 from airflow_provider_raybatch.triggers.ray_cluster import RayClusterTrigger
@@ -18,10 +18,3 @@ class SharedClusterTrigger(RayClusterTrigger):
     goes_on: ClassVar[Mapping[str, str]] = GOES_ON | dict.fromkeys(
         ("scheduled", "queued", "running", "success"), _TAKEN
     )
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """See Airflow's ``BaseTrigger``."""
-        return (
-            "airflow_provider_raybatch.triggers.shared_cluster.SharedClusterTrigger",
-            super().serialize()[1],
-        )

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from airflow_provider_raybatch.cluster.follow.control import Lease
-from airflow_provider_raybatch.cluster.follow.host import Host
 from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new, tells_growth
 from airflow_provider_raybatch.cluster.follow.outcome import (
     FollowedLine,
@@ -34,6 +34,18 @@ _LOGS_OF_A_BUSY_HEAD = 0.1
 """Share of the polls with which a log that is due is read. By chance, so that logs don't come together."""
 _MOST_QUIET = 3
 """How often the pause between reads of a log is doubled that has not grown."""
+
+
+class Host(Protocol):
+    """A cluster that tasks have made: for one job, or to share it."""
+
+    async def looked(self, verdict: Verdict) -> Verdict:
+        """Keep the cluster while its job runs, and say what has become of it where the job gives no answer.
+
+        Never raises: what keeps the cluster may give no answer either.
+
+        :param verdict: of the look at the job.
+        """
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,16 @@ def test_survives_serialisation(ray: FakeRay) -> None:
     assert after.serialize() == before.serialize()
 
 
+def test_a_subclass_adds_its_own_arguments(ray: FakeRay) -> None:
+    class Aimed(RayJobTrigger):
+        def __init__(self, *, aims: int, **options: Any) -> None:
+            super().__init__(**options)
+            self.aims = aims
+
+    _, arguments = trigger(ray).serialize()
+    assert Aimed(aims=3, **arguments).serialize()[1] == {**arguments, "aims": 3}
+
+
 async def test_never_blocks_the_loop(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = ray.answer
 
