@@ -125,15 +125,6 @@ def test_a_night_without_good_documents(tmp_path: Path, monkeypatch: pytest.Monk
     assert Night(example, tmp_path / "next").curated["rows"] > 300
 
 
-def test_ones_own_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = (EXAMPLES / "data/documents/forum.jsonl").read_text().splitlines()
-    texts = [json.loads(line)["text"] for line in lines if '"planted": null' in line][:5]
-    own = tmp_path / "own.csv"
-    own.write_text("id,text\n" + "".join(f'{number},"{text}"\n' for number, text in enumerate(texts)))
-    night = Night(example_of(own, tmp_path, monkeypatch), tmp_path / "night", min_quality=1)
-    assert night.curated["rows"] + len(night.dropped()) == 5
-
-
 def test_the_data_can_be_made_again(tmp_path: Path) -> None:
     make.main(tmp_path)
     for name in ("documents/forum.jsonl", "documents/library.jsonl", "questions.jsonl"):

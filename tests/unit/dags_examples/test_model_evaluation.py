@@ -123,9 +123,3 @@ def test_a_benchmark_without_answers(
     example = Example("model_evaluation", monkeypatch, tmp_path, BENCHMARK=path)
     with pytest.raises(WorkflowError, match=sentence):
         example.call("benchmark", str(tmp_path / "out"))
-
-
-def test_each_candidate_is_a_mapped_task(example: Example) -> None:
-    mapped = example.dag.task_dict["answer"].expand_input.value
-    assert [one["model"] for one in mapped] == ["/models/old", "/models/new", "/models/odd"]
-    assert len({one["destination"] for one in mapped}) == 3

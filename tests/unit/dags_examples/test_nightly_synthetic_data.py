@@ -146,20 +146,6 @@ def test_a_repeated_night_replaces_its_rows(example: Example) -> None:
         assert warehouse.execute("SELECT count(*) FROM questions").fetchall() == [(8,)]
 
 
-def test_whole_drafts_are_not_repaired(
-    example: Example, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def draft(topic: str, is_quizmaster: bool, is_second: bool) -> str:
-        who = "a quizmaster" if is_quizmaster else "a teacher"
-        return pair(f"What does {who} {'ask of' if is_second else 'know about'} {topic}?")
-
-    monkeypatch.setattr(model, "draft", draft)
-    night = Night(example, "whole")
-    asked = {step["name"]: step["asked"] for step in night.card()["runs"][0]["steps"]}
-    assert asked == {"draft": 16, "repair": 0, "judge": 16, "rejudge": 0}
-    assert night.loaded == night.accepted["rows"] > 0
-
-
 def test_a_night_in_which_every_answer_fails(
     example: Example, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,19 +157,3 @@ def test_a_night_in_which_every_answer_fails(
         night = Night(example, "tolerated", min_share=0)
         assert (night.loaded, night.rejected()) == (0, {"repair.parse": 16})
     assert Night(example, "next").loaded == 8
-
-
-def test_limit_takes_the_first_topics(example: Example, tmp_path: Path) -> None:
-    planned = example.call("plan", str(tmp_path / "out"), {**PARAMS, "limit": 1})
-    assert [(row["topic"], row["persona"], row["sample"]) for row in Rows(planned).rows()] == [
-        ("tides", "quizmaster", 0), ("tides", "quizmaster", 1),
-        ("tides", "teacher", 0), ("tides", "teacher", 1),
-    ]  # fmt: skip
-
-
-def test_the_report_names_what_the_event_names(example: Example) -> None:
-    report = example.module.report_on_questions().task_dict["report"].python_callable
-    event = type("Event", (), {"extra": {"uri": "/x", "rows": 3, "rejected": "r", "output_tokens": 9,
-                                         "card_uri": "c", "more": 1}})  # fmt: skip
-    events = {example.module.QUESTIONS: [event]}
-    assert report(triggering_asset_events=events)[0]["rows"] == 3

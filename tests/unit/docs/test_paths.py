@@ -14,7 +14,6 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 QUESTION = re.compile(r"^\| ([^|]+\?) \| `([\w/.]+)` \|$", re.MULTILINE)
 MADE = "build/"
 """Begins the names of files that `make` writes."""
-OF_THE_REPOSITORY = ("tests", "docs", "benchmarks", "dags_examples", "airflow_provider_raybatch")
 
 
 def paths_in(page: Path) -> set[str]:
@@ -33,12 +32,6 @@ def missing(paths: set[str], page: Path = CONTRIBUTING) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_paths_exist(page: Path) -> None:
     assert missing(paths_in(page), page) == []
-
-
-def test_paths_of_the_repository_exist() -> None:
-    named = {path for page in PAGES for path in paths_in(page) if path.startswith(OF_THE_REPOSITORY)}
-    assert len(named) > 5
-    assert missing(named) == []
 
 
 def test_each_question_has_its_own_answer() -> None:

@@ -35,25 +35,6 @@ def test_generated_files_are_current(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == GENERATOR.pages()[path], "run python docs/generate.py"
 
 
-def test_regions_are_filled_from_docstrings() -> None:
-    page = "before\n<!-- generated: arguments RayJobSensor -->\nold\n<!-- end -->\nafter\n"
-    filled = GENERATOR._filled(page)
-    assert filled.startswith(
-        "before\n<!-- generated: arguments RayJobSensor -->\n| argument | type | meaning |\n"
-    )
-    assert "| `submission_id` *t* | text or dict | The job's id" in filled
-    assert "old" not in filled
-    assert filled.endswith("<!-- end -->\nafter\n")
-
-
-@pytest.mark.parametrize(
-    "region", ["arguments RayJobOperator / Nothing", "arguments Nothing", "fields Nothing"]
-)
-def test_unknown_regions_are_refused(region: str) -> None:
-    with pytest.raises((ValueError, KeyError)):
-        GENERATOR._region(region)
-
-
 def test_the_schema_accepts_a_spec_and_refuses_a_misspelt_one() -> None:
     schema = json.loads((REFERENCE / "schemas/batch_inference_spec.json").read_text(encoding="utf-8"))
     spec = BatchInferenceSpec.model_validate({
@@ -121,9 +102,3 @@ def test_every_key_of_the_result_is_documented() -> None:
         "rows": 1, "errors": 0, "tokens": {},
     })  # fmt: skip
     assert set(result_of(summary, "id", None)) <= first_column(OPERATORS)
-
-
-def test_every_output_column_is_documented() -> None:
-    columns = first_column(REFERENCE / "manifest.md")
-    assert {"response", "finish_reason", "input_tokens", "cached_tokens", "output_tokens"} <= columns
-    assert {"completions", "reused_from"} <= columns

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import tomllib
 
@@ -14,7 +13,6 @@ from airflow_provider_raybatch.cluster.kuberay import given_spec
 from airflow_provider_raybatch.hooks.connection import DASHBOARD_PORT
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight import model_check
-from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 
 from ...support.documents import DOCS, ROOT
 
@@ -97,14 +95,3 @@ def test_the_port_is_that_of_the_connection() -> None:
         f"| the dashboard of Ray's head, or the proxy before it | {DASHBOARD_PORT} by default |"
         in REQUIREMENTS
     )
-
-
-def test_names_of_the_other_provider_lead_to_arguments() -> None:
-    table = UPGRADING.partition("| astro-provider-ray | here |")[2].partition("| connection: `address`")[0]
-    known = set(inspect.signature(RayJobOperator.__init__).parameters)
-    same = {"entrypoint", "runtime_env", "poll_interval", "wait_for_completion"}
-    kinds = inspect.getmro(RayJobOperator)
-    known |= {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}
-    named = re.findall(r"`(ray_conn_id|ray_cluster|timeout|entrypoint_\w+)[`=]", table)
-    assert {"ray_conn_id", "ray_cluster", "timeout", "entrypoint_num_gpus"} <= set(named)
-    assert set(named) | same <= known

@@ -179,25 +179,6 @@ def test_an_argument_that_is_not_rendered_takes_no_xcom(name: str) -> None:
     mapped.unmap({name: "{row.x}"})._convert()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"entrypoint": " "}, "entrypoint: ' ' is not a command; give it as text."),
-        ({"metadata": "m"}, "metadata: it must be a dictionary, but it is 'm'."),
-        ({"entrypoint_memory": "much"}, "entrypoint_memory: it must be a whole number, but it is 'much'."),
-        ({"entrypoint_resources": {"disk": "x"}}, "entrypoint_resources: disk: it must be a number, but it"),
-        ({"runtime_env": ["pip"]}, "runtime_env: it must be a dictionary, but it is ['pip']."),
-        ({"entrypoint_label_selector": "x"}, "entrypoint_label_selector: it must be a dictionary"),
-        ({"wait_for_completion": "x"}, "wait_for_completion: it must be true or false"),
-    ],
-)
-def test_mistakes_of_a_raw_job(arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        RayJobOperator(**{"task_id": "t", "entrypoint": "x", **arguments})
-    assert str(caught.value).startswith(f"Task 't': {sentence}")
-    RayJobOperator(**{"task_id": "t", "entrypoint": "x", **dict.fromkeys(arguments, "{{ params.x }}")})
-
-
 @pytest.mark.parametrize("arguments", [{}, {"prompt": "Say it", "reuse_max_age": 60}, {"system_prompt": "s"}])
 def test_what_a_decorated_function_may_return_is_unknown(arguments: dict[str, Any]) -> None:
     with DAG("d", schedule=None):
@@ -270,3 +251,11 @@ def test_batch_files_need_no_prompt_while_parsing() -> None:
             parsed(**{**lines, **mistake})
     with pytest.raises(SpecError, match="served_model_name: "):
         parsed(served_model_name="y")
+
+
+def test_mistakes_of_a_raw_job(assert_sentences: AssertSentences) -> None:
+    def made(**arguments: Any) -> None:
+        RayJobOperator(**{"task_id": "t", "entrypoint": "x", **dict.fromkeys(arguments, "{{ params.x }}")})
+        RayJobOperator(**{"task_id": "t", "entrypoint": "x", **arguments})
+
+    assert_sentences(made, SpecError)

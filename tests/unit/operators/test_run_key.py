@@ -17,11 +17,10 @@ from cryptography.fernet import Fernet
 
 from airflow_provider_raybatch.contract.control import key_of_job
 from airflow_provider_raybatch.exceptions import RayBatchFailException, RayConnectionError
-from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.operators.run_record import KEY
 from tests.support.airflow_tasks import Run, connection
-from tests.support.batches import Died, batch, die, job_ids
+from tests.support.batches import Died, batch, die, die_before, job_ids
 from tests.support.fake_ray import FakeRay, lasting
 
 SEAL_KEY = Fernet.generate_key().decode()
@@ -35,10 +34,7 @@ def use(monkeypatch: pytest.MonkeyPatch, ray: FakeRay, seal_key: str | None) -> 
 def submit(ray: FakeRay, run: Run) -> list[str]:
     """Let an attempt die while it follows its job."""
     ray.script = lasting(600)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(RayBatchInferenceOperator, "_follow", die)
-        with pytest.raises(Died):
-            batch().execute(run.context())
+    die_before("_follow", run)
     run.try_number += 1
     return job_ids(ray)
 

@@ -102,21 +102,6 @@ def test_without_connections_only_the_jobs_key_travels(ray: FakeRay, run: Run) -
     assert set(private_package(ray)) == {"key"}
 
 
-@needs_amazon
-def test_aws_credentials_come_with_region_and_endpoint() -> None:
-    secrets = job_secrets("aws", None)
-    assert secrets is not None
-    assert secrets.revealed() == {
-        "aws": {
-            "aws_access_key_id": AWS["login"],
-            "aws_secret_access_key": AWS["password"],
-            "region_name": "eu-central-1",
-            "endpoint_url": "http://s3.example.com:9000",
-        }
-    }
-    assert AWS["password"] not in repr(secrets)
-
-
 def test_connections_that_dont_serve(
     monkeypatch: pytest.MonkeyPatch, assert_sentences: AssertSentences
 ) -> None:
@@ -211,6 +196,8 @@ class TestPrivateRay:
     [
         ({"profile_name": "nobody"}, RayBatchFailException, "gives it no credentials.*nobody.*correct its"),
         ({"role_arn": ROLE}, RayBatchFailException, "gives it no credentials.*Not you.*correct its"),
+        ({"role_arn": ROLE, "assume_role_method": "x"}, RayBatchFailException, "AWS gives it no credentials"),
+        ({"config_kwargs": {"no_such_setting": 1}}, RayBatchFailException, "AWS gives it no credentials"),
         (
             {"role_arn": ROLE, "service_config": {"sts": {"endpoint_url": "http://127.0.0.1:9"}}},
             RayBatchUnavailableException,
@@ -277,23 +264,6 @@ def test_a_named_profile_travels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert secrets is not None
     aws = secrets.revealed()["aws"]
     assert (aws["aws_access_key_id"], aws["aws_secret_access_key"]) == ("AKIALAKE", "lake-secret")
-
-
-@needs_amazon
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"role_arn": ROLE, "assume_role_method": "ask_nicely"},
-        {"role_arn": ROLE, "assume_role_method": "assume_role_with_saml"},
-        {"config_kwargs": {"no_such_setting": 1}},
-    ],
-)
-def test_unusable_extras_of_aws_are_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_AWS", json.dumps({"conn_type": "aws", **AWS, "extra": extra}))
-    with pytest.raises(RayBatchFailException, match="Connection 'aws': AWS gives it no credentials"):
-        job_secrets("aws", None)
 
 
 @pytest.fixture

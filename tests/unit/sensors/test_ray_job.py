@@ -90,12 +90,6 @@ def test_invalid_submission_id_is_refused(ray: FakeRay, run: Run) -> None:
         sensor(submission_id="").execute(run.context())
 
 
-def test_needs_a_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("local"))
-    with pytest.raises(AirflowFailException, match="field host: 'local' names no cluster"):
-        sensor().execute(run.context())
-
-
 def test_leaves_the_job_alone_when_it_gives_up(ray: FakeRay, run: Run) -> None:
     submit(ray, Script(seconds=60))
     with pytest.raises(AirflowSensorTimeout):

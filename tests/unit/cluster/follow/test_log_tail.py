@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new
+from airflow_provider_raybatch.cluster.follow.log_tail import first_new
 
 
 @pytest.mark.parametrize(
@@ -26,16 +24,3 @@ from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new
 )
 def test_where_the_new_lines_begin(seen, tail, start):
     assert first_new(seen, tail, limit=4) == start
-
-
-def test_followed_log_is_shown_once_and_in_order():
-    generator = random.Random(5)
-    limit, log, seen, shown = 50, [], [], []
-    for _ in range(200):
-        log += [f"line {generator.randrange(10)}" for _ in range(generator.randrange(limit - 20))]
-        tail = log[-limit:]
-        start = first_new(seen, [digest(line) for line in tail], limit)
-        assert start is not None
-        shown += tail[start:]
-        seen = [digest(line) for line in tail]
-    assert shown == log

@@ -12,32 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.contract.failures import SpecError
-
-
-def test_path_prefix_is_kept():
-    assert ClusterAddress("https://gate.example/ray/one").base == "https://gate.example/ray/one/"
-    assert ClusterAddress("https://gate.example/ray/one/").base == "https://gate.example/ray/one/"
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("host:8265", "not an http(s) url"),
-        ("ray://host:10001", "not an http(s) url"),
-        ("http://", "not an http(s) url"),
-        ("http://host:port", "is not a url"),
-        ("http://host:8265?a=1", "must end at its path"),
-        ("http://host:8265/#jobs", "must end at its path"),
-        ("http://me:hunter2@host:8265", "carries a login"),
-        ("http://me:hunter2/x@host:8265", "is not a url"),
-        ("s3://me:hunter2@host", "not an http(s) url"),
-    ],
-)
-def test_wrong_urls_are_one_sentence(url, message):
-    with pytest.raises(SpecError, match=r"^url: ") as raised:
-        ClusterAddress(url)
-    assert message in str(raised.value)
-    assert "me:hunter2" not in str(raised.value)
+from tests.support.approved import AssertSentences
 
 
 def test_token_becomes_a_bearer_unless_a_header_has_one():
@@ -54,19 +29,6 @@ def test_invalid_header_values_are_refused_and_not_shown(field, value):
     with pytest.raises(SpecError, match="no header can hold") as raised:
         ClusterAddress("http://h", **{field: given})
     assert "s3c" not in str(raised.value)
-
-
-def test_each_value_of_a_name_given_twice_is_checked():
-    with pytest.raises(SpecError, match="no header can hold"):
-        ClusterAddress("http://h", headers={"a": "s3cret\n"}, cookies={"a": "a"})
-
-
-@pytest.mark.parametrize("name", ["X Key", "X-Key:", "", "X-Schlüssel"])
-@pytest.mark.parametrize("field", ["headers", "cookies"])
-def test_invalid_header_names_are_refused(field, name):
-    with pytest.raises(SpecError, match="a header or cookie can't have this name") as raised:
-        ClusterAddress("http://h", **{field: {name: "s3cret"}})
-    assert "s3cret" not in str(raised.value)
 
 
 def test_requests_carry_no_browser_headers():
@@ -128,3 +90,14 @@ async def test_a_ca_bundle_on_a_slow_disk_leaves_the_loop_free(tmp_path):
 )
 def test_loopback(url, loopback):
     assert ClusterAddress(url).is_loopback is loopback
+
+
+def test_wrong_addresses_are_one_sentence(assert_sentences: AssertSentences) -> None:
+    def refused(url, **fields):
+        with pytest.raises(SpecError) as caught:
+            ClusterAddress(url, **fields)
+        assert "me:hunter2" not in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+        return caught.value
+
+    assert_sentences(refused)

@@ -10,7 +10,6 @@ from airflow_provider_raybatch.cluster.jobs_api.models import (
     JobInfo,
     JobRequest,
     JobStatus,
-    sanitised,
 )
 from tests.support.refused import HOSTILE, refused
 
@@ -53,10 +52,6 @@ async def test_unknown_status_means_another_server(ray, client):
     ray.stage("GET", "/api/jobs/x", (200, '{"submission_id": "x", "status": "DANCING"}'))
     with pytest.raises(NotARayDashboardError):
         await client.info("x")
-
-
-def test_ids_are_sanitised():
-    assert [sanitised(name) for name in ("a/b c", "A.b_c-1", "ü→")] == ["a-b-c", "A.b_c-1", "-"]
 
 
 async def test_no_jobs_are_taken_where_the_state_api_is_off(ray, client):

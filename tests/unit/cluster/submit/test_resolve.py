@@ -11,8 +11,6 @@ import pytest
 from airflow_provider_raybatch.cluster.jobs_api.errors import (
     ClusterError,
     ClusterUnreachableError,
-    NotARayDashboardError,
-    StaleStateError,
     StopTimeoutError,
 )
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest, JobStatus, sanitised
@@ -126,14 +124,6 @@ async def test_second_submission_adopts_the_first(ray, client):
     assert ray.count("GET", "/api/jobs/") == 2
 
 
-@pytest.mark.parametrize("status", ["FAILED", "STOPPED"])
-async def test_an_ended_job_is_followed_by_the_next_number(ray, client, status):
-    for k in range(3):
-        submitted = await submit_or_adopt(client, KEY, f"f{k}", build, on_stale_state="fail")
-        assert (submitted.submission_id, submitted.adopted) == (ID(k), False)
-        ray.jobs[ID(k)].end(status)
-
-
 @pytest.mark.parametrize(("finished", "k", "adopted"), [(True, 0, True), (False, 1, False)])
 async def test_a_succeeded_job_counts_if_its_result_stands(ray, client, finished, k, adopted):
     await submit_or_adopt(client, KEY, "f", build)
@@ -149,28 +139,11 @@ async def test_a_succeeded_job_counts_if_its_result_stands(ray, client, finished
     assert asked == [ID(0)]
 
 
-async def test_changed_arguments_replace_the_running_job(ray, client):
-    await submit_or_adopt(client, KEY, "f", build)
-    ray.stops_needed = 2
-    replaced = await submit_or_adopt(client, KEY, "g", build)
-    assert (replaced.submission_id, replaced.adopted) == (ID(1), False)
-    assert ray.jobs[ID(0)].status == "STOPPED"
-
-
 async def test_the_job_to_replace_must_end_first(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
     ray.stops_needed = 1000
     with pytest.raises(StopTimeoutError, match="still RUNNING"):
         await submit_or_adopt(client, KEY, "g", build, stop_timeout=0.1)
-    assert list(ray.jobs) == [ID(0)]
-
-
-async def test_changed_arguments_can_be_adopted_or_refused(ray, client):
-    await submit_or_adopt(client, KEY, "f", build)
-    adopted = await submit_or_adopt(client, KEY, "g", build, on_stale_state="adopt")
-    assert (adopted.submission_id, adopted.adopted) == (ID(0), True)
-    with pytest.raises(StaleStateError, match=r"on_stale_state: .*with other arguments"):
-        await submit_or_adopt(client, KEY, "g", build, on_stale_state="fail")
     assert list(ray.jobs) == [ID(0)]
 
 
@@ -198,13 +171,6 @@ async def test_a_post_that_was_turned_away_is_sent_again(ray, client, refusal):
     with pytest.raises(ClusterUnreachableError, match=refusal[1]):
         await submit_or_adopt(client, SubmissionKey(TASK, "token-2"), "f", build)
     assert ray.count("POST") == 2 + 4
-
-
-async def test_another_servers_reply_names_the_url_and_may_be_retried(ray, client):
-    ray.stage("GET", "/api/version", (404, "default backend"), times=20)
-    with pytest.raises(NotARayDashboardError, match="correct the url") as raised:
-        await submit_or_adopt(client, KEY, "f", build)
-    assert raised.value.failure_class is FailureClass.CLUSTER_UNREACHABLE
 
 
 async def test_two_at_once_come_to_one_job(ray, client):
