@@ -42,7 +42,7 @@ def open_dataset(result: Result, aws_conn_id: str | None = None) -> Dataset:
     :raises SpecError: the file is not a manifest of this version; the message names it.
     :raises RayConnectionError: the connection can't be used.
     """
-    uri, content = read_manifest(result, aws_conn_id)
+    uri, content = _manifest(result, aws_conn_id)
     manifest = parse_manifest(content, f"manifest: {uri!r}")
     dataset = Dataset(as_opened(manifest, uri), s3_credentials(uri, aws_conn_id))
     dataset.check_files()
@@ -51,7 +51,7 @@ def open_dataset(result: Result, aws_conn_id: str | None = None) -> Dataset:
 
 def open_files(result: Result, aws_conn_id: str | None = None) -> DatasetFiles[Any]:
     """The files of a dataset of either kind: see :func:`open_dataset`."""
-    uri, content = read_manifest(result, aws_conn_id)
+    uri, content = _manifest(result, aws_conn_id)
     field = f"manifest: {uri!r}"
     manifest: BatchManifest | DerivedManifest
     if is_derived(content):
@@ -64,11 +64,8 @@ def open_files(result: Result, aws_conn_id: str | None = None) -> DatasetFiles[A
     return files
 
 
-def read_manifest(result: Result, aws_conn_id: str | None) -> tuple[str, bytes]:
-    """Where the manifest of a result is, and its content.
-
-    :raises DatasetError: the result names none, or it can't be read.
-    """
+def _manifest(result: Result, aws_conn_id: str | None) -> tuple[str, bytes]:
+    """Where the manifest of a result is, and its content."""
     from airflow_provider_raybatch.storage.errors import StorageError
     from airflow_provider_raybatch.storage.folder import folder
 

@@ -132,20 +132,10 @@ def _one_sentence(aws_conn_id: str) -> Iterator[None]:
         ) from error
     except (exceptions.BotoCoreError, exceptions.ClientError, *_OF_BAD_EXTRAS) as error:
         raise RayConnectionError(
-            f"Connection {aws_conn_id!r}: AWS gives it no credentials ({plain_reason(error)}); "
-            f"{_remedy(str(error))}."
+            f"Connection {aws_conn_id!r}: AWS gives it no credentials ({plain_reason(error)}); correct its "
+            "keys, session token, role_arn or profile_name, or the clock of this machine, or leave "
+            "aws_conn_id out to use the cluster's own identity."
         ) from error
-
-
-def _remedy(said: str) -> str:
-    if "Signature expired" in said or "Signature not yet current" in said:
-        return "the clock of this machine differs from that of AWS; set it, by NTP for example"
-    if "ExpiredToken" in said:
-        return "its session token has expired; replace aws_session_token in its extra"
-    return (
-        "correct its keys, role_arn or profile_name, or leave aws_conn_id out to use the cluster's own "
-        "identity"
-    )
 
 
 def _hf_token(hf_conn_id: str) -> SecretStr:

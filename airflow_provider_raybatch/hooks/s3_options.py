@@ -45,16 +45,13 @@ def s3_options(conn_id: str, connection: AwsConnectionWrapper) -> S3Options:
     s3: Mapping[str, Any] = given.get("s3") or {}
     wrong = {name: remedy for name, remedy in _REFUSED.items() if given.get(name)}
     wrong |= {f"s3.{name}": "" for name in _S3_REFUSED if s3.get(name)}
+    if given.get("signature_version") not in _SIGNATURES:
+        wrong["signature_version"] = ", since it signs with s3v4"
     if wrong:
         name, remedy = next(iter(wrong.items()))
         raise RayConnectionError(
             f"Connection {conn_id!r}, field config_kwargs in extra: a job can't honour {name!r}; remove it"
             f"{remedy}."
-        )
-    if given.get("signature_version") not in _SIGNATURES:
-        raise RayConnectionError(
-            f"Connection {conn_id!r}, field config_kwargs in extra: a job can't honour this "
-            "signature_version, since it signs with s3v4; remove it."
         )
     style = s3.get("addressing_style")
     verify, authorities = _verify(conn_id, connection.verify)

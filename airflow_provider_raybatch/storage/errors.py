@@ -80,15 +80,10 @@ _BY_CODE = {
     ),
 }
 _OTHER_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
-_BY_CERTIFICATE = {
-    "Expired": "its certificate has expired; renew it, or set the clock of this machine",
-    "NotValidYet": "its certificate is not valid yet; set the clock of this machine",
-    "NotValidForName": "its certificate is for another host; correct endpoint_url",
-    "UnknownIssuer": (
-        "its certificate is of an authority that this machine doesn't know; set verify in the extra of the "
-        "aws connection to the authority's PEM file, or AWS_CA_BUNDLE in the environment"
-    ),
-}
+_UNKNOWN_ISSUER = Cause(
+    "its certificate is of an authority that this machine doesn't know; set verify in the extra of the aws "
+    "connection to the authority's PEM file, or AWS_CA_BUNDLE in the environment"
+)
 
 
 @contextlib.contextmanager
@@ -246,8 +241,12 @@ def _cause_of(text: str) -> Cause | None:
             "or AWS_REGION in the environment"
         )
     if wrong := _CERTIFICATE.search(text):
-        other = f"its certificate can't be used ({wrong[1]}); replace it"
-        return Cause(_BY_CERTIFICATE.get(wrong[1].removesuffix("Context"), other))
+        if wrong[1].startswith("UnknownIssuer"):
+            return _UNKNOWN_ISSUER
+        return Cause(
+            f"its certificate can't be used ({wrong[1].removesuffix('Context')}); correct endpoint_url, the "
+            "clock of this machine, or the certificate"
+        )
     if "InvalidContentType" in text:  # what rustls makes of an answer that is not TLS
         return Cause("it speaks http and not https; correct endpoint_url")
     return None

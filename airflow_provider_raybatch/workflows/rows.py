@@ -12,6 +12,7 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import Result
 from airflow_provider_raybatch.dataset.derived import DerivedManifest
 from airflow_provider_raybatch.dataset.opening import open_files
+from airflow_provider_raybatch.dataset.rows import require as require_of_dataset
 from airflow_provider_raybatch.workflows.errors import WorkflowError, reading
 
 
@@ -73,11 +74,8 @@ def require(schema: pa.Schema, name: str, field: str = "columns") -> None:
     :param field: the argument that the error names.
     :raises WorkflowError: it does not exist.
     """
-    if name not in schema.names:
-        raise WorkflowError(
-            f"{field}: {name!r} is not a column of the dataset, which has {', '.join(schema.names)}; "
-            "correct the name."
-        )
+    with reading():
+        require_of_dataset(schema.names, [name], field)
 
 
 def _united(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -100,30 +100,6 @@ def test_the_region_of_config_kwargs_is_honoured(lake: Any) -> None:
     assert found.region_name == "eu-north-1"
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "message", "sentence"),
-    [
-        (
-            403, "SignatureDoesNotMatch", "Signature expired: 20260101T000000Z is now earlier than ...",
-            "the clock of this machine differs from that of AWS; set it, by NTP for example",
-        ),
-        (
-            403, "ExpiredToken", "The security token included in the request is expired",
-            "its session token has expired; replace aws_session_token",
-        ),
-    ],
-)  # fmt: skip
-def test_what_sts_refuses_is_told_by_its_cause(
-    lake: Any, status: int, code: str, message: str, sentence: str
-) -> None:
-    body = f"<ErrorResponse><Error><Code>{code}</Code><Message>{message}</Message></Error></ErrorResponse>"
-    with answering(status, body) as url, pytest.raises(RayConnectionError) as caught:
-        aws_credentials(
-            lake(role_arn="arn:aws:iam::1:role/lake", service_config={"sts": {"endpoint_url": url}})
-        )
-    assert sentence in str(caught.value)
-
-
 def test_the_certificate_of_sts_is_told_by_its_cause(lake: Any, tmp_path: Path) -> None:
     with answering(200, pem=Authority(tmp_path).server()) as url:
         connection = lake(role_arn="arn:aws:iam::1:role/lake", service_config={"sts": {"endpoint_url": url}})

@@ -83,8 +83,8 @@ def test_a_refusal_is_told_by_its_cause(
             "its certificate is of an authority that this machine doesn't know; set verify in the extra of "
             "the aws connection to the authority's PEM file, or AWS_CA_BUNDLE in the environment.",
         ),
-        ("localhost", -1, True, "its certificate has expired; renew it, or set the clock of this machine."),
-        ("other.example", 1, True, "its certificate is for another host; correct endpoint_url."),
+        ("localhost", -1, True, "its certificate can't be used (Expired); correct endpoint_url, the clock"),
+        ("other.example", 1, True, "its certificate can't be used (NotValidForName); correct endpoint_url"),
     ],
 )  # fmt: skip
 def test_a_certificate_is_told_by_what_is_wrong_with_it(
