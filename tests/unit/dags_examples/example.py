@@ -11,11 +11,9 @@ import pytest
 from jinja2 import Environment
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
-from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.workflows.rows import Result, Rows
 from tests.support.programs import program
-from tests.support.whole_job import attempt
+from tests.support.whole_job import infer
 from tests.unit.workflows.datasets import inferred
 
 EXAMPLES = Path(__file__).parents[3] / "dags_examples"
@@ -82,16 +80,14 @@ class Example:
         """
         operator = self.dag.task_dict[task_id]
         template = Environment().from_string(operator.max_error_fraction)
-        given = {
-            **{name: getattr(operator, name) for name in ARGUMENTS},
-            "source": source["uri"],
-            "destination": operator.destination.replace(self.module.NIGHT, night),
-            "max_error_fraction": template.render(params=params),
-            "engine": "echo",
-        }
-        document = build_spec(given).model_dump(mode="json", exclude={"submission", "schema_version"})
-        (read,) = document.pop("source")
-        return attempt(folder(document["destination"]), 0, read, **document).model_dump(mode="json")
+        summary = infer(
+            operator,
+            source=source["uri"],
+            destination=operator.destination.replace(self.module.NIGHT, night),
+            max_error_fraction=template.render(params=params),
+            engine="echo",
+        )
+        return summary.model_dump(mode="json")
 
 
 def _text(name: str) -> Any:

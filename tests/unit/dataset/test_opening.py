@@ -171,7 +171,7 @@ class TestWhatIsNotAsItWas:
         opened = open_dataset(result)
         counts = Counts(input=ROWS + 1, ok=ROWS + 1, error=0)
         changed = Dataset(opened.manifest.model_copy(update={"counts": counts}))
-        for read in (changed.to_arrow, changed.duckdb):
+        for read in (changed.to_arrow, changed.duckdb, changed.to_polars, changed.to_pandas):
             with pytest.raises(DatasetError, match=r"rows: .* has 1,200, but its manifest says 1,201"):
                 read()
 
@@ -189,13 +189,21 @@ class TestWhatIsNotAsItWas:
         with pytest.raises(RayConnectionError, match="the connection 'none' doesn't exist"):
             open_dataset("s3://lake-1/manifest.json", aws_conn_id="none")
 
-    @pytest.mark.parametrize(("package", "read"), [("pyarrow.dataset", "to_arrow"), ("duckdb", "duckdb")])
+    @pytest.mark.parametrize(
+        ("package", "read", "extra"),
+        [
+            ("pyarrow.dataset", "to_arrow", "dataset"),
+            ("duckdb", "duckdb", "dataset"),
+            ("polars", "to_polars", "polars"),
+            ("pandas", "to_pandas", "pandas"),
+        ],
+    )
     def test_what_is_not_installed(
-        self, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch, package: str, read: str
+        self, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch, package: str, read: str, extra: str
     ) -> None:
         dataset = open_dataset(result)
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(DatasetError, match=r"install airflow-provider-raybatch\[dataset\]"):
+        with pytest.raises(DatasetError, match=rf"install airflow-provider-raybatch\[{extra}\]"):
             getattr(dataset, read)()
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from airflow_provider_raybatch.dataset import Dataset, DatasetError
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
+from tests.support.approved import AssertSentences
 from tests.support.publishing import failure, part, publish, response
 from tests.support.specs import submitted
 
@@ -118,19 +118,6 @@ class TestSample:
             disk.write(f"{manifest.uri.removeprefix(f'{disk.uri}/')}/part-{place:05d}.parquet", b"damaged")
         assert dataset.sample(1, seed=4, columns=["n"])["n"].to_pylist() == [number]
 
-    @pytest.mark.parametrize("n", [-1, True, 1.5, "3"])
-    def test_takes_whole_numbers_alone(self, make: Make, n: Any) -> None:
-        with pytest.raises(
-            DatasetError, match=f"n: it must be a whole number of at least 0, but it is {n!r}"
-        ):
-            make({}).sample(n)
-
-    def test_names_an_unknown_column(self, make: Make) -> None:
-        with pytest.raises(
-            DatasetError, match=r"columns: 'm' is not a column of the dataset, which has id, n,"
-        ):
-            make({}).sample(1, columns=["m"])
-
 
 class TestCompare:
     @KINDS
@@ -173,26 +160,6 @@ class TestCompare:
         assert now.compare(before, id_column="n").table["id"].to_pylist() == ["1"]
         assert now.compare(before, id_column="n", response_column="finish_reason").same == ROWS
 
-    @pytest.mark.parametrize(
-        ("fields", "why"),
-        [
-            ({"id_column": "x"}, "id_column: 'x' is not a column of the dataset"),
-            ({"response_column": "x"}, "response_column: 'x' is not a column of the dataset"),
-            ({"id_column": "finish_reason"}, "id_column: 'finish_reason' of .* has a value more than once"),
-            ({"limit": -1}, "limit: it must be a whole number of at least 0, but it is -1"),
-        ],
-        ids=str,
-    )
-    def test_refuses_what_it_cannot_use(self, make: Make, fields: Any, why: str) -> None:
-        dataset = make({})
-        with pytest.raises(DatasetError, match=why):
-            dataset.compare(dataset, **fields)
-
-    def test_refuses_rows_without_an_id(self, make: Make) -> None:
-        dataset = make({}, ids=lambda number: None if number == 3 else str(number))
-        with pytest.raises(DatasetError, match=r"id_column: 'id' of .* has rows without a value"):
-            dataset.compare(dataset, id_column="id")
-
     def test_needs_dead_letters_for_positions(self, disk: LocalFolder) -> None:
         results = [response(), failure()]
         manifest = publish(disk, [part(disk, [{"n": 0}, {"n": 1}], results)], 2)
@@ -203,6 +170,15 @@ class TestCompare:
         ):
             dataset.compare(dataset)
         assert dataset.compare(dataset, id_column="n").same == 1
+
+
+def test_what_is_refused(make: Make, assert_sentences: AssertSentences) -> None:
+    whole, without = make({}), make({}, ids=lambda number: None if number == 3 else str(number))
+
+    def refused(call: Callable[[Dataset, Dataset], Any]) -> None:
+        call(whole, without)
+
+    assert_sentences(refused, DatasetError, whole=whole.manifest.uri, without=without.manifest.uri)
 
 
 class TestDeadLetters:
@@ -270,22 +246,6 @@ class TestFrames:
         assert frame.to_dict("records") == rows
         typed = dataset.to_pandas(types_mapper={pa.int64(): pandas.Int64Dtype()}.get)
         assert typed["n"].dtype == pandas.Int64Dtype()
-
-    def test_check_the_number_of_rows(self, make: Make) -> None:
-        dataset = make({})
-        counts = dataset.manifest.counts.model_copy(update={"ok": 7})
-        changed = Dataset(dataset.manifest.model_copy(update={"counts": counts}), dataset.credentials)
-        for read in (changed.to_polars, changed.to_pandas):
-            with pytest.raises(DatasetError, match=r"rows: .* has 20, but its manifest says 7"):
-                read()
-
-    @pytest.mark.parametrize("package", ["polars", "pandas"])
-    def test_say_what_to_install(self, make: Make, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        dataset = make({})
-        monkeypatch.setitem(sys.modules, package, None)
-        why = rf"{package}: it is not installed here .*; install airflow-provider-raybatch\[{package}\]"
-        with pytest.raises(DatasetError, match=why):
-            getattr(dataset, f"to_{package}")()
 
 
 @KINDS

@@ -193,19 +193,10 @@ def check_script(words: list[str]) -> None:
     assert [stage for stage in words if f"\n{stage}() {{" not in stages] == []
 
 
-def check_kubectl(words: list[str]) -> None:
+def check_files(words: list[str]) -> None:
     for option, file in itertools.pairwise(words):
-        if option == "-f" and "://" not in file:
+        if option in {"-f", "--file"} and "://" not in file:
             assert (ROOT / file).is_file(), file
-
-
-def check_docker(words: list[str]) -> None:
-    files = [file for option, file in itertools.pairwise(words) if option == "--file"]
-    assert all((ROOT / file).is_file() for file in files)
-
-
-def check_helm(words: list[str]) -> None:
-    assert words[:2] in (["repo", "add"], ["install", "kuberay-operator"])
 
 
 def check_curl(words: list[str]) -> None:
@@ -224,8 +215,8 @@ def check_curl(words: list[str]) -> None:
 
 CHECKS = {
     "curl": check_curl,
-    "docker": check_docker,
-    "helm": check_helm,
+    "docker": check_files,
+    "helm": check_files,
     "make": check_make,
     "airflow": check_airflow,
     "pip": check_pip,
@@ -239,7 +230,7 @@ CHECKS = {
     "source": lambda words: None,
     "pre-commit": lambda words: None,
     "git": lambda words: None,
-    "kubectl": check_kubectl,
+    "kubectl": check_files,
 }
 
 

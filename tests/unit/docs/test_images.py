@@ -14,11 +14,10 @@ import pytest
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import open_dataset
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support.numbered_pictures import Picture
 from tests.support.publishing import dead_letters
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.whole_job import infer, without_cluster
 
 from ...support.documents import blocks
 
@@ -48,12 +47,7 @@ class Played:
         """Run a batch inference; return its result and manifest."""
         task = self._dag.get_task(task_id)
         task.engine, task.engine_args = "echo", {}
-        given = {name: getattr(task, name) for name in ARGUMENTS}
-        spec = build_spec({**given, **changed})
-        document = spec.model_dump(mode="json", exclude={"submission", "schema_version"})
-        (source,) = document.pop("source")
-        summary = attempt(folder(spec.destination), 0, source, **document)
-        result = {"manifest_uri": summary.manifest_uri}
+        result = {"manifest_uri": infer(task, **changed).manifest_uri}
         return result, open_dataset(result).manifest
 
 

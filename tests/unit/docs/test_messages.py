@@ -50,9 +50,3 @@ MADE = Message(("Connection ", ", field host: it is empty; name the dashboard's 
 )
 def test_a_message_is_compared_but_for_its_values(quoted: str, found: bool) -> None:
     assert MADE.quotes(quoted) is found
-
-
-def test_the_field_before_a_message_may_have_another_name() -> None:
-    assert Message(("function: it has no source file; correct it.",), "a.py:1").quotes(
-        "prompt_function: it has no source file; correct it."
-    )

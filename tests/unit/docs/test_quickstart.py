@@ -10,9 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
-from airflow_provider_raybatch.storage.folder import folder
-from tests.support.whole_job import attempt, without_cluster
+from tests.support.whole_job import infer, without_cluster
 
 from ...support.documents import DOCS, blocks
 
@@ -50,11 +48,7 @@ def table(home: Path, code: str) -> tuple[list[dict[str, Any]], list[str]]:
     found: dict[str, Any] = {}
     exec(re.sub(r"\n(\w+)\(\)\n*$", r"\nmade = \1()", code), found)
     label = found["made"].get_task("label")
-    label.destination = f"{home}/labels/20260131T020000"  # as Airflow renders it
-    spec = build_spec({name: getattr(label, name) for name in ARGUMENTS})
-    document = spec.model_dump(mode="json", exclude={"submission", "schema_version"})
-    (source,) = document.pop("source")
-    summary = attempt(folder(document["destination"]), 0, source, **document)
+    summary = infer(label, destination=f"{home}/labels/20260131T020000")  # as Airflow renders it
     found["made"].get_task("to_table").python_callable({"manifest_uri": summary.manifest_uri})
     (query,) = re.findall(r"\.sql\('([^']+)'\)", QUICKSTART)
     with duckdb.connect(f"{home}/warehouse.duckdb", read_only=True) as warehouse:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from airflow.sdk import ObjectStoragePath
 
-from airflow_provider_raybatch.coercion import boolean, seconds
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -140,11 +139,6 @@ def test_schemas_that_the_cluster_may_take_are_not_refused(part: dict[str, Any])
     assert len(spec(tools=tools, tool_call_parser="hermes").tools) == 1
 
 
-def test_keep_warm_takes_durations() -> None:
-    assert spec(keep_warm=timedelta(minutes=5)).keep_warm == 300.0
-    assert spec(keep_warm="0").keep_warm == 0.0
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -217,6 +211,11 @@ def test_replicas_may_be_a_range(given: object) -> None:
     assert parse(BatchInferenceSpec, built.model_dump_json()) == built
 
 
+def test_keep_warm_takes_durations() -> None:
+    assert spec(keep_warm=timedelta(minutes=5)).keep_warm == 300.0
+    assert spec(keep_warm="0").keep_warm == 0.0
+
+
 @pytest.mark.parametrize("text", ["", " ", "None"])
 def test_none_as_text_counts_as_not_given(text: str) -> None:
     optional = set(ARGUMENTS) - GOOD.keys()
@@ -236,25 +235,6 @@ WITH_A_COLUMN = "system_prompt: it has no effect together with prompt_column; wr
 
 def test_every_mistake_is_one_sentence(assert_sentences: AssertSentences) -> None:
     assert_sentences(spec, SpecError)
-
-
-def test_truths() -> None:
-    assert [boolean(value, "x") for value in (True, "True", " false ")] == [True, True, False]
-    for value in ("yes", 1, None, "{{ x }}"):
-        with pytest.raises(SpecError, match="x: it must be true or false, but it is"):
-            boolean(value, "x")
-
-
-def test_durations() -> None:
-    assert (seconds("90", "x"), seconds("None", "x"), seconds("", "x")) == (90, None, None)
-    assert seconds(timedelta(minutes=1), "x") == 60
-    assert seconds(1.5, "x") == 1.5
-    assert seconds(None, "x") is None
-    with pytest.raises(SpecError, match="x: True is not a duration"):
-        seconds(True, "x")
-    for endless in (float("inf"), float("nan")):
-        with pytest.raises(SpecError, match=r"x: (inf|nan) is not a duration"):
-            seconds(endless, "x")
 
 
 @pytest.mark.parametrize(

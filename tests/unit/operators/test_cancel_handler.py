@@ -20,6 +20,17 @@ from tests.support.airflow_tasks import Run
 from tests.support.batches import batch, defer
 from tests.support.fake_ray import Answer, FakeRay, lasting
 
+KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
+
+
+def posting(number: int, url: str) -> CancelHandler:
+    """The handler of an attempt that submits its job with a number."""
+    cancel_handler = CancelHandler()
+    cancel_handler.concerns(place_of("ray_default"), OneRun(KEY), None)
+    cancel_handler.claimed(Cluster(ClusterAddress(url)))
+    cancel_handler.posting(KEY.submission_id(number))
+    return cancel_handler
+
 
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("jobs", [0, 1], ids=["nothing to adopt", "a job to adopt"])
@@ -41,13 +52,9 @@ def test_a_task_that_is_killed_early_neither_submits_nor_adopts(
 
 def test_a_kill_while_the_next_cluster_is_made_asks_no_lost_one(ray: FakeRay) -> None:
     ray.script = lasting(600)
-    key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
-    cancel_handler = CancelHandler()
-    cancel_handler.concerns(place_of("ray_default"), OneRun(key), None)
-    cancel_handler.claimed(Cluster(ClusterAddress("http://127.0.0.1:9")))
-    cancel_handler.posting(key.submission_id(1))
+    cancel_handler = posting(1, "http://127.0.0.1:9")
     cancel_handler.making()
-    ray._submit({"submission_id": key.submission_id(0), "entrypoint": "sleep 60"})
+    ray._submit({"submission_id": KEY.submission_id(0), "entrypoint": "sleep 60"})
     cancel_handler.kill(logging.getLogger(__name__))
     assert not ray.active
 
@@ -55,19 +62,15 @@ def test_a_kill_while_the_next_cluster_is_made_asks_no_lost_one(ray: FakeRay) ->
 def test_a_kill_during_the_post_waits_for_the_job(ray: FakeRay) -> None:
     """Airflow's supervisor ends the task five seconds later, so the kill must wait for the job itself."""
     ray.script = lasting(600)
-    key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
-    cancel_handler = CancelHandler()
-    cancel_handler.concerns(place_of("ray_default"), OneRun(key), None)
-    cancel_handler.claimed(Cluster(ClusterAddress(ray.url)))
-    cancel_handler.posting(key.submission_id(0))
-    body = {"submission_id": key.submission_id(0), "entrypoint": "sleep 60"}
+    cancel_handler = posting(0, ray.url)
+    body = {"submission_id": KEY.submission_id(0), "entrypoint": "sleep 60"}
 
     def arrive(answer: Callable[[], Answer]) -> Answer:
         unknown = answer()
         ray._submit(body)
         return unknown
 
-    ray.stage("POST", f"/api/jobs/{key.submission_id(0)}/stop", arrive)
+    ray.stage("POST", f"/api/jobs/{KEY.submission_id(0)}/stop", arrive)
     cancel_handler.kill(logging.getLogger(__name__))
     assert ray.jobs
     assert not ray.active

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import traceback
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -19,7 +18,7 @@ from airflow_provider_raybatch.exceptions import (
 )
 from airflow_provider_raybatch.hooks.ray import RayHook
 from tests.support.airflow_tasks import Run, connection
-from tests.support.batches import batch, failing, left
+from tests.support.batches import batch, failing
 from tests.support.fake_ray import FakeRay
 
 
@@ -92,19 +91,3 @@ def test_a_traceback_tells_the_sentence_once(failure_class: FailureClass) -> Non
     assert ("All connection attempts failed" in shown) == unexpected
     assert shown.count("the sentence") == (2 if unexpected else 1)
     assert shown.endswith("the sentence\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"limit": 0}, "limit: it must be at least 1"),
-        ({"prompt": None, "prompt_function": "no_such:f"}, "prompt_function: there is no module 'no_such'"),
-        ({"postprocess": "no_such:make"}, "postprocess: there is no module 'no_such'"),
-    ],
-)
-def test_bad_arguments_fail_before_any_request(
-    ray: FakeRay, run: Run, arguments: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(RayBatchFailException, match=f"^{sentence}"):
-        left(batch(), **arguments).execute(run.context())
-    assert ray.requests == []

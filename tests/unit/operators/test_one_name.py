@@ -12,7 +12,6 @@ import pytest
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
-from airflow_provider_raybatch.operators.base import RayOperator
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from tests.support.batches import batch
 
@@ -34,11 +33,6 @@ def parameters(kind: type) -> list[str]:
 def test_the_spec_has_the_operators_arguments_under_their_names() -> None:
     given = set(parameters(RayBatchInferenceOperator)) - OF_THE_AIRFLOW_SIDE.keys()
     assert given == set(BatchInferenceSpec.model_fields) - NOT_ARGUMENTS
-
-
-def test_fields_beside_the_arguments_are_in_the_spec() -> None:
-    assert set(BatchInferenceSpec.model_fields) > NOT_ARGUMENTS
-    assert NOT_ARGUMENTS & set(parameters(RayOperator)) == {"deadline"}
 
 
 def test_each_argument_is_followed_from_operator_to_spec() -> None:

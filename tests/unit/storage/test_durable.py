@@ -15,6 +15,7 @@ from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.storage import durable
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.stream import write_stream
 from tests.support.powerless import Unsynced, traced
 from tests.support.publishing import failure, part, publish, response
 from tests.support.specs import submitted
@@ -37,6 +38,9 @@ def test_each_way_of_writing(disk: LocalFolder, trace: Unsynced) -> None:
     disk.create("a/c/created", b"1")
     assert trace.lost() == []
     disk.replace("a/b/written", b"1", b"2")
+    assert trace.lost() == []
+    with write_stream(disk, "a/d/streamed") as stream:
+        stream.write(b"1")
     assert trace.lost() == []
 
 

@@ -20,9 +20,16 @@ from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.folder import folder as open_folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
+from airflow_provider_raybatch.storage.stream import write_stream
 from tests.support.s3_server import S3Server
 
+Writing = Callable[[LocalFolder, str, bytes], None]
 NAMES = ["a", "b c/d", "ü/#?%20{}[x]", "b c/e.parquet"]
+
+
+def streamed(place: Folder, path: str, content: bytes) -> None:
+    with write_stream(place, path) as stream:
+        stream.write(content)
 
 
 class TestEveryFolder:
@@ -173,12 +180,12 @@ class TestLocal:
         found = [entry.path for entry in LocalFolder(str(tmp_path / "days")).list()]
         assert found == ["a-first/x", "one/x", "z-last/x"]
 
-    @pytest.mark.parametrize("write", ["write", "create"])
-    def test_a_file_in_place_of_the_folder_is_named(self, tmp_path: Path, write: str) -> None:
+    @pytest.mark.parametrize("write", [LocalFolder.write, LocalFolder.create, streamed])
+    def test_a_file_in_place_of_the_folder_is_named(self, tmp_path: Path, write: Writing) -> None:
         (tmp_path / "file").write_bytes(b"")
         place = LocalFolder(str(tmp_path / "file"))
         with pytest.raises(StorageError) as caught:
-            getattr(place, write)("_raybatch/x", b"")
+            write(place, "_raybatch/x", b"")
         assert type(caught.value) is StorageError
         assert caught.value.failure_class is FailureClass.USER_ERROR
         assert str(caught.value) == (
@@ -291,6 +298,7 @@ def test_no_path_leads_out_of_a_folder(tmp_path: Path, path: str) -> None:
     for call in (
         lambda: folder.delete([named]),
         lambda: folder.write(f"{named}/kept", b"x"),
+        lambda: streamed(folder, f"{named}/kept", b"x"),
         lambda: folder.read(f"{named}/kept"),
         lambda: folder.list(named),
     ):

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.storage import retry, s3_store
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
@@ -26,7 +25,6 @@ from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from airflow_provider_raybatch.storage.stream import write_stream
 from tests.support.faulty_s3 import OF_ANY_CALL, Call, Fault, FaultyS3, after, first
 from tests.support.folders import small_files
-from tests.support.powerless import traced
 from tests.support.s3_server import S3Server, WsgiApp, serving
 
 MIB = 2**20
@@ -90,29 +88,6 @@ class TestEveryFolder:
             raise KeyboardInterrupt
         assert folder.list() == []
         assert unfinished(folder) == []
-
-
-def test_a_path_that_leads_out_is_refused(disk: LocalFolder) -> None:
-    with pytest.raises(StorageError) as caught:
-        write(disk, "../x")
-    assert str(caught.value) == f"'../x' leads out of {disk.uri}; use a path inside of it."
-
-
-def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
-    tmp_path.joinpath("file").write_bytes(b"")
-    with pytest.raises(StorageError) as caught:
-        write(LocalFolder(f"{tmp_path}/file"), "x")
-    assert caught.value.failure_class is FailureClass.USER_ERROR
-    assert str(caught.value).startswith(
-        f"{tmp_path}/file/x: can't write it (Not a directory); check the path"
-    )
-
-
-def test_name_and_content_survive_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with traced(tmp_path / "out", monkeypatch) as unsynced:
-        write(LocalFolder(str(tmp_path / "out")))
-        assert unsynced.lost() == []
-        assert unsynced.named_hollow == set()
 
 
 @pytest.mark.parametrize("pieces", [PIECES, [b"1" * 100] * 10_000])

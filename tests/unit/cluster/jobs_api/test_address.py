@@ -31,19 +31,6 @@ def test_invalid_header_values_are_refused_and_not_shown(field, value):
     assert "s3c" not in str(raised.value)
 
 
-def test_requests_carry_no_browser_headers():
-    headers = ClusterAddress("http://h").request_headers()
-    assert "Mozilla" not in headers["User-Agent"]
-    assert not {"Origin", "Referer"} & set(headers)
-
-
-def test_secrets_stay_out_of_the_representation():
-    shown = repr(
-        ClusterAddress("http://h", token="s3cret", headers={"X-Key": "s3cret"}, cookies={"sid": "s3cret"})
-    )
-    assert "s3cret" not in shown
-
-
 async def test_unreadable_ca_bundle(tmp_path):
     (tmp_path / "empty.pem").write_text("nothing")
     for name in ("missing.pem", "empty.pem"):

@@ -55,18 +55,6 @@ async def test_only_what_the_cluster_lacks_is_uploaded(ray, client, tmp_path):
     assert ray.count("PUT") == 1
 
 
-def test_our_modules_come_before_the_users():
-    given = {"py_modules": ["gcs://theirs.zip"], "env_vars": {"A": "1"}}
-    made = with_packages(given, working_dir="gcs://w.zip", py_modules=["gcs://ours.zip"])
-    assert made == {
-        "py_modules": ["gcs://ours.zip", "gcs://theirs.zip"],
-        "env_vars": {"A": "1"},
-        "working_dir": "gcs://w.zip",
-    }
-    made["env_vars"]["B"] = "2"
-    assert given == {"py_modules": ["gcs://theirs.zip"], "env_vars": {"A": "1"}}
-
-
 def test_a_users_working_dir_is_refused():
     with pytest.raises(SpecError, match=r"^runtime_env\.working_dir: .*'s3://w\.zip' can't be used"):
         with_packages({"working_dir": "s3://w.zip"}, working_dir="gcs://w.zip", py_modules=[])

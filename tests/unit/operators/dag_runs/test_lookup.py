@@ -21,7 +21,6 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_provider_raybatch.cli.definition import main
 from airflow_provider_raybatch.dataset import DatasetError, open_dataset
 from airflow_provider_raybatch.exceptions import RayConnectionError
-from airflow_provider_raybatch.hooks.credentials import job_secrets
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
@@ -99,13 +98,6 @@ def test_a_dataset_on_s3_is_opened(airflow_db: None, monkeypatch: pytest.MonkeyP
             open_dataset(f"s3://{bucket}/out", aws_conn_id="lake")
         with pytest.raises(RayConnectionError, match="the connection 'lake' doesn't exist"):
             open_dataset(f"s3://{bucket}/out", aws_conn_id="lake")
-
-
-def test_a_stored_hugging_face_token_is_found(airflow_db: None) -> None:
-    with stored(conn_id="hub", conn_type="generic", password="hf_stored"):
-        secrets = job_secrets(None, "hub")
-    assert secrets is not None
-    assert secrets.revealed() == {"hf_token": "hf_stored"}
 
 
 def test_other_code_looks_up_as_before(stored_ray: FakeRay) -> None:
