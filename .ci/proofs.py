@@ -20,6 +20,7 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "batch_api_kills": _BATCH_API,
     "chaos": _RUNS,
     "chaos_early": _RUNS,
+    "chaos_steps": _RUNS,
     "chaos_three_replicas": _RUNS,
     "chaos_warm": ("job/warm_engines", "job/replica", "job/engine_process"),
     "embed_truth": ("job/engine", "job/tasks", "job/request"),
