@@ -232,16 +232,6 @@ def test_a_long_tail_gets_one_bin() -> None:
     assert len(bins) == 21
 
 
-def test_lengths_keep_a_bounded_memory() -> None:
-    lengths, random = Lengths(), np.random.default_rng(0)
-    for _ in range(5):
-        some = Lengths()
-        some.add(random.integers(0, 1_000_000, 20_000))
-        lengths.merge(some)
-    assert sum(one.rows for one in lengths.bins) == 100_000
-    assert len(lengths.bins) <= 21
-
-
 CHUNKS = Response(
     pooled=np.ones((2, 4), np.float32),
     input_tokens=9,
