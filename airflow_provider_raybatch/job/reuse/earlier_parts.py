@@ -16,7 +16,7 @@ from airflow_provider_raybatch.job.parts.part import Part, read_columns
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.parts.sizes import row_bytes
 from airflow_provider_raybatch.job.request import key_array
-from airflow_provider_raybatch.job.request.key_array import KEY, Keys
+from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.hits import NO_ANSWERS, CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.storage.folder import Folder
@@ -25,10 +25,6 @@ from airflow_provider_raybatch.storage.in_order import in_order
 _COLUMNS = ["output", "paid_by", "origin"]
 _Places: TypeAlias = npt.NDArray[np.int64]
 _NO_HITS = Hits(*(np.empty(0, np.int64) for _ in range(3)))
-_NO_ROWS = pa.table({
-    "ok": pa.array([], pa.bool_()),
-    "key": pa.array([], KEY),
-})
 
 
 @dataclass(frozen=True)
@@ -71,18 +67,16 @@ class LedgerResponses:
             self._cut = self._cut_all()
         found = [_NO_HITS]
         for some in self._cut.pieces(int(key_array.range_of(keys[:1], self._ranges)[0])):
-            inside, which = _matching(keys, some.keys, np.arange(len(some.keys)))
+            inside, which = _matching(keys, some.keys)
             found.append(Hits(inside, some.file[which], some.row[which]))
         return _last(found)
 
     def _cut_all(self) -> Partitions[_Place]:
         """The keys of all parts, in ranges."""
         found = Partitions(_Place, self._ranges)
-        each = in_order(self._good, self._parts)
-        for number, (rows, table) in enumerate(each):
-            there = _keys(table, rows)
-            place = _Place(there, np.full(len(rows), number), rows)
-            found.add(place, key_array.range_of(there, self._ranges))
+        for number, (rows, keys) in enumerate(in_order(self._good, self._parts)):
+            place = _Place(keys, np.full(len(rows), number), rows)
+            found.add(place, key_array.range_of(keys, self._ranges))
         return found
 
     def read(self, rows: CachedRows, most: int) -> pa.Table | None:
@@ -104,11 +98,13 @@ class LedgerResponses:
             tables.append(table.append_column("hit", pa.array(inside)))
         return pa.concat_tables(tables, promote_options="permissive")
 
-    def _good(self, part: Part) -> tuple[_Places, pa.Table]:
-        """The good rows of a part that have a key; and all of its rows."""
-        found = self._columns(part, ["ok", "key"])
-        table = _NO_ROWS if found is None else found
-        return np.flatnonzero(pc.and_(table["ok"], pc.is_valid(table["key"])).to_numpy()), table
+    def _good(self, part: Part) -> tuple[_Places, Keys]:
+        """The good rows of a part that have a key, and their keys."""
+        table = self._columns(part, ["ok", "key"])
+        if table is None:
+            return np.empty(0, np.int64), np.empty(0, "S16")
+        rows = np.flatnonzero(pc.and_(table["ok"], pc.is_valid(table["key"])).to_numpy())
+        return rows, key_array.from_arrow(table["key"].take(pa.array(rows)))
 
     def _columns(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
         """``None`` if the part is damaged and that counts as a miss."""
@@ -122,10 +118,6 @@ class LedgerResponses:
             return None
 
 
-def _keys(table: pa.Table, rows: _Places) -> Keys:
-    return key_array.from_arrow(table["key"].take(pa.array(rows)))
-
-
 def _last(found: Sequence[Hits]) -> Hits:
     """The last hit of each place."""
     place, file, row = (
@@ -136,9 +128,9 @@ def _last(found: Sequence[Hits]) -> Hits:
     return Hits(place[chosen], file[chosen], row[chosen])
 
 
-def _matching(wanted: npt.NDArray[Any], there: npt.NDArray[Any], rows: _Places) -> tuple[_Places, _Places]:
-    """Places in `wanted`, which is sorted, and rows, of those values of `there` that are wanted."""
+def _matching(wanted: Keys, there: Keys) -> tuple[_Places, _Places]:
+    """Places in `wanted`, which is sorted, and in `there`, of those keys that are in both."""
     places: _Places = np.asarray(np.searchsorted(wanted, there), np.int64)
     inside = places < len(wanted)
     inside[inside] = wanted[places[inside]] == there[inside]
-    return places[inside], rows[inside]
+    return places[inside], np.flatnonzero(inside)

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,19 @@ from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.media.load import versioned
 from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
+from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.reuse.partitions import Arrays, Partitions
 from airflow_provider_raybatch.job.row import Request
-from airflow_provider_raybatch.job.work import Job, ParallelMap, WorkItem, in_sequence
+from airflow_provider_raybatch.job.work import Job, ParallelMap, WorkItem
 
 _CHUNKS_PER_TASK = 16
 _ROWS_PER_RANGE = 500_000
 """To sort their keys and to look them up takes 0.1 to 0.2 GB (`benchmarks/results/driver_keys.md`)."""
+
+
+Asked: TypeAlias = tuple[int, Request, bytes | None]
+"""An ordinal, what its row is asked, and the key of the row's request before it, if there was one."""
 
 
 @dataclass(frozen=True)
@@ -53,33 +58,6 @@ def ranges_for(rows: int) -> int:
     return min(key_array.MOST_RANGES, max(1, math.ceil(rows / _ROWS_PER_RANGE)))
 
 
-def request_keys(
-    job: Job, items: Sequence[WorkItem], number: int, parallel_map: ParallelMap[RequestKeys] = in_sequence
-) -> Partitions[RequestKeys]:
-    """Render rows and make their keys.
-
-    :param items: which rows, in input order, cut into chunks of ``ROWS_PER_CHUNK``.
-    :param number: of ranges of keys. Ordinals ascend in each.
-    :raises StorageError: the source can't be read, or has changed.
-    """
-    return keys_by_range(keys_of, items, job, number, parallel_map)
-
-
-def keys_by_range(
-    function: Callable[[Sequence[WorkItem], Job], RequestKeys],
-    items: Sequence[WorkItem],
-    job: Job,
-    number: int,
-    parallel_map: ParallelMap[RequestKeys],
-) -> Partitions[RequestKeys]:
-    """As :func:`request_keys`; `function` makes the keys of some items."""
-    groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]
-    found = Partitions(RequestKeys, number)
-    for made in parallel_map(function, groups, job):
-        found.add(made, key_array.range_of(made.keys, number))
-    return found
-
-
 def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
     """The keys of the rows of `items` that make a request.
 
@@ -89,18 +67,45 @@ def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
     reader = Reader(job.listing, columns, job.credentials, whole=False, texts=job.spec.text_columns())
     render = job.task.renderer()
     access = image_access(job.spec, job.listing, job.credentials)
-    ordinals: list[int] = []
-    made: list[bytes] = []
-    greedy: list[bool] = []
-    for item in items:
-        positions = item.positions
-        chosen = reader.rows(item.chunk, reader.content(item.chunk), positions).rows
-        requests = versioned(render_all(render, chosen), access)
-        for position, row, request in zip(positions, chosen, requests, strict=True):
-            if job.spec.leaves_out(row):
-                continue
-            if isinstance(request, Request):
-                ordinals.append(item.chunk.ordinal + position)
-                made.append(job.keyer.key(request))
-                greedy.append(job.keyer.is_greedy(request))
+
+    def asked() -> Iterator[Asked]:
+        for item in items:
+            positions = item.positions
+            chosen = reader.rows(item.chunk, reader.content(item.chunk), positions).rows
+            requests = versioned(render_all(render, chosen), access)
+            for position, row, request in zip(positions, chosen, requests, strict=True):
+                if isinstance(request, Request) and not job.spec.leaves_out(row):
+                    yield item.chunk.ordinal + position, request, None
+
+    return keys_by(job.keyer, asked())
+
+
+def keys_by(keyer: Keyer, asked: Iterable[Asked]) -> RequestKeys:
+    """The keys of some requests."""
+    found = [
+        (ordinal, keyer.in_step(keyer.key(request), request, before), keyer.is_greedy(request))
+        for ordinal, request, before in asked
+    ]
+    ordinals, made, greedy = zip(*found, strict=True) if found else ((), (), ())
     return RequestKeys(np.array(ordinals, np.int64), keys.as_array(made), np.array(greedy, np.bool_))
+
+
+def request_keys(
+    job: Job,
+    items: Sequence[WorkItem],
+    number: int,
+    parallel_map: ParallelMap[RequestKeys],
+    make_keys: Callable[[Sequence[WorkItem], Job], RequestKeys] = keys_of,
+) -> Partitions[RequestKeys]:
+    """Render rows and make their keys.
+
+    :param items: which rows, in input order, cut into chunks of ``ROWS_PER_CHUNK``.
+    :param number: of ranges of keys. Ordinals ascend in each.
+    :param make_keys: makes those of some items.
+    :raises StorageError: the source can't be read, or has changed.
+    """
+    groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]
+    found = Partitions(RequestKeys, number)
+    for made in parallel_map(make_keys, groups, job):
+        found.add(made, key_array.range_of(made.keys, number))
+    return found

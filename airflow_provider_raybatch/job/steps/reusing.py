@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,11 +17,10 @@ from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.media.load import versioned
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
 from airflow_provider_raybatch.job.parts.part import Origin, Part
-from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.render import render_all
 from airflow_provider_raybatch.job.reuse.cached_parts import ReadRows, matched, write_parts
 from airflow_provider_raybatch.job.reuse.hits import Responses
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, keys_by_range, ranges_for
+from airflow_provider_raybatch.job.reuse.row_keys import Asked, RequestKeys, keys_by, ranges_for, request_keys
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.steps.known import KnownAnswers, last_keys
 from airflow_provider_raybatch.job.steps.ranking import Ranking, renderer_of
@@ -82,7 +81,7 @@ def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list
     items = work(source, ROWS_PER_CHUNK, ~open_rows)
     written: list[Part] = []
     chunks = source.chunks(ROWS_PER_CHUNK)
-    for some in keys_by_range(keys_of_step, items, step, ranges_for(source.rows), caches.parallel_map):
+    for some in request_keys(step, items, ranges_for(source.rows), caches.parallel_map, keys_of_step):
         left = some
         for origin, responses in found:
             cached = matched(left.ordinals, left.keys, responses)
@@ -103,26 +102,24 @@ def keys_of_step(items: Sequence[WorkItem], step: Job) -> RequestKeys:
     reader = reader_of(step, whole=False, earlier_images=False)
     render, standing = renderer_of(step), _standing(step)
     access = image_access(step.spec, step.listing, step.credentials)
-    ordinals: list[int] = []
-    made: list[bytes] = []
-    greedy: list[bool] = []
-    for item in items:
-        positions = item.positions
-        rows = reader.rows(item.chunk, reader.content(item.chunk), positions)
-        at = [item.chunk.ordinal + position for position in positions]
-        stand, before = standing([(rows, place) for place in range(len(positions))], at)
-        own = [
-            (ordinal, one, last)
-            for ordinal, one, last in zip(at, stand, before, strict=True)
-            if one.step == len(step.earlier_steps)
-        ]
-        requests = versioned(render_all(render, [one.rows.rows[one.place] for _, one, _ in own]), access)
-        for (ordinal, _, last), request in zip(own, requests, strict=True):
-            if isinstance(request, Request):
-                ordinals.append(ordinal)
-                made.append(step.keyer.in_step(step.keyer.key(request), request, last))
-                greedy.append(step.keyer.is_greedy(request))
-    return RequestKeys(np.array(ordinals, np.int64), keys.as_array(made), np.array(greedy, np.bool_))
+
+    def asked() -> Iterator[Asked]:
+        for item in items:
+            positions = item.positions
+            rows = reader.rows(item.chunk, reader.content(item.chunk), positions)
+            at = [item.chunk.ordinal + position for position in positions]
+            stand, before = standing([(rows, place) for place in range(len(positions))], at)
+            own = [
+                (ordinal, one, last)
+                for ordinal, one, last in zip(at, stand, before, strict=True)
+                if one.step == len(step.earlier_steps)
+            ]
+            requests = versioned(render_all(render, [one.rows.rows[one.place] for _, one, _ in own]), access)
+            for (ordinal, _, last), request in zip(own, requests, strict=True):
+                if isinstance(request, Request):
+                    yield ordinal, request, last
+
+    return keys_by(step.keyer, asked())
 
 
 def _standing(
