@@ -21,9 +21,8 @@ from airflow_provider_raybatch.job.failures.public_errors import guarded, public
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.dead_letters import with_rows_left
-from airflow_provider_raybatch.job.output.finished import finished
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy, renew_report_copies
-from airflow_provider_raybatch.job.output.openai_batch.unanswered import write_unanswered
+from airflow_provider_raybatch.job.output.openai_batch.unanswered import finished, write_unanswered
 from airflow_provider_raybatch.job.output.run_statistics import replica_stats
 from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import mark_damaged

@@ -16,14 +16,30 @@ from airflow_provider_raybatch.contract.failures import FailureClass, PreflightE
 from airflow_provider_raybatch.contract.journal import JournalEntry, Published, parse_entry
 from airflow_provider_raybatch.contract.layout import JOURNAL, PROBES, journal_entry
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
-from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.job.output.fence import is_overtaken
+from airflow_provider_raybatch.contract.submission import Submission, run_number
 from airflow_provider_raybatch.storage.conditional import check_conditional_writes
 from airflow_provider_raybatch.storage.errors import TakenError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
 _RACES = 20
+
+
+def is_overtaken(token: str, claimed: Sequence[str]) -> bool:
+    """Whether a newer run of the same task has claimed before the run `token` could.
+
+    Runs are ordered by their numbers. If a second run has the same number, the DAG run was deleted and made
+    again, and Airflow counts its tries from 1: a new order begins, and all runs before it are older.
+
+    :param claimed: tokens of the task's entries in the journal, oldest first.
+    """
+    runs: dict[int, str] = {}  # of one DAG run, by number
+    for one in dict.fromkeys([*claimed, token]):
+        number = run_number(one)
+        if number in runs:
+            runs.clear()
+        runs[number] = one
+    return runs.get(run_number(token)) != token or run_number(token) < max(runs)
 
 
 class SupersededError(RaybatchError):

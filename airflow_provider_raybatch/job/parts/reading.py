@@ -8,8 +8,10 @@ beside it takes it out of the ledger. Pages and footers have checksums. Nothing 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Literal, TypeVar
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +23,7 @@ from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
+_MOST_KEPT = 128 * 2**20
 _READ_WHOLE = 1024 * 1024
 """A part of so many bytes is read by one request; of a larger one, only what is wanted."""
 Extent = Literal["all", "columns", "exact"]
@@ -71,3 +74,38 @@ def _read(folder: Folder, path: str, size: int, read: Callable[[pq.ParquetFile],
         return read(
             pq.ParquetFile(stream, metadata=metadata, pre_buffer=True, page_checksum_verification=True)
         )
+
+
+class RecentReads(Generic[T]):
+    """What was read of the last used files, at most 128 MiB: neighbouring rows are in the same files.
+
+    One is kept in any case.
+
+    :param size: bytes of what was read.
+    """
+
+    def __init__(self, size: Callable[[T], int]) -> None:
+        self._size = size
+        self._read: OrderedDict[Hashable, T | None] = OrderedDict()
+        self._lock = threading.Lock()
+        """Not held while a file is read."""
+
+    def get(self, name: Hashable, read: Callable[[], T | None]) -> T | None:
+        """What `read` gives for a file, which is called again only if it is kept no more.
+
+        :param read: ``None`` for a file that can't be read, which is kept, too.
+        """
+        with self._lock:
+            if name in self._read:
+                self._read.move_to_end(name)
+                return self._read[name]
+        made = read()
+        with self._lock:
+            self._read[name] = made
+            while len(self._read) > 1 and self._bytes > _MOST_KEPT:
+                self._read.popitem(last=False)
+        return made
+
+    @property
+    def _bytes(self) -> int:
+        return sum(self._size(one) for one in self._read.values() if one is not None)

@@ -15,9 +15,12 @@ from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
 from airflow_provider_raybatch.job.monitor.budget import Budget, no_price, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
+from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import in_words
+from airflow_provider_raybatch.job.planning.cluster_view import GpuTypes
+from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.memory_check import cache_differs
 from airflow_provider_raybatch.job.preflight.ready import JobContext
 from airflow_provider_raybatch.job.request import special_tokens
@@ -25,10 +28,8 @@ from airflow_provider_raybatch.job.reuse.reuse import earlier_answers
 from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.rows_to_do import input_of
 from airflow_provider_raybatch.job.run import supervision
-from airflow_provider_raybatch.job.run.cpu_tasks import (
-    cut_in_tasks,
-)
-from airflow_provider_raybatch.job.run.placed_gpus import held_gpus
+from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks
+from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.replicas import Replicas
 from airflow_provider_raybatch.job.work import WorkItem, work
@@ -95,6 +96,16 @@ def end_replicas(context: JobContext) -> None:
                 context.money.held.look(launch.reports(), time.time())
         launch.end()
         _count_gpus(context)
+
+
+def held_gpus(spec: BatchInferenceSpec, sizing: Plan, launch: Launch) -> HeldGpus:
+    """Begin to count the GPUs that replicas hold, by the types of nodes; also of replicas that start now."""
+    type_of, unseen = GpuTypes(spec.accelerator_type, spec.gpu_hour_price or ()), {}
+    if spec.engine == ray_data_llm.NAME and sizing.gpus:
+        types = type_of.look()
+        kind = types.pop() if len(types) == 1 else spec.accelerator_type or ""
+        unseen = {kind: sizing.gpus * sizing.replicas}
+    return HeldGpus(sizing.gpus, launch.began or time.time(), type_of, unseen, launch.at_once)
 
 
 def _count_gpus(context: JobContext) -> None:

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.job.input.table import one_array
 from airflow_provider_raybatch.job.parts.part import Origin, Part, read_columns
-from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.parts.recent_reads import RecentReads
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError, RecentReads
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.response_store import folder_of_store

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_provider_raybatch.job.parts.part import Part, read_columns
-from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.parts.recent_reads import RecentReads
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError, RecentReads
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, no_rows
 from airflow_provider_raybatch.job.steps.columns import columns_so_far
 from airflow_provider_raybatch.job.work import Job

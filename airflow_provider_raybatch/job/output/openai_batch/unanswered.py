@@ -7,8 +7,10 @@ So they take the way of all failed rows, and a driver that dies meanwhile is res
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, get_args
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID
@@ -18,8 +20,8 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.output.openai_batch.custom_id import custom_id_in
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.parts.ledger import RowMask
-from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
+from airflow_provider_raybatch.job.parts.part import Part, listed
 from airflow_provider_raybatch.job.row import RowFailure, RowOutcome
 from airflow_provider_raybatch.job.work import Job, work
 
@@ -39,6 +41,39 @@ def unanswered_error(step: str) -> dict[str, str] | None:
 def is_unanswered(part: Part) -> bool:
     """Whether a part has rows without an answer."""
     return part.path.rpartition("/")[2].startswith(_NAMES)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The rows that need nothing any more.
+
+    :param parts: with all of them.
+    :param good: how many have a good answer, and `failed` how many a failure.
+    :param rows: which they are, those among them that an earlier driver has noted as without an answer.
+    """
+
+    parts: tuple[Part, ...]
+    good: int
+    failed: int
+    rows: RowMask
+
+
+def finished(job: Job, source: Source) -> Finished:
+    """Look up what all drivers of the job's input have written.
+
+    :raises StorageError: the parts can't be listed or read.
+    """
+    found = listed(job.folder.list(job.run_folder))
+    asked = [part for part in found if not is_unanswered(part)]
+    answered = add_up(job.folder, asked, source.rows)
+    noted = add_up(job.folder, [part for part in found if is_unanswered(part)], source.rows)
+    failed = answered.failures > 0
+    return Finished(
+        (*answered.parts, *noted.parts),
+        answered.rows,
+        int(np.count_nonzero(failed)),
+        answered.good | failed | (noted.failures > 0),
+    )
 
 
 def write_unanswered(job: Job, source: Source, answered: RowMask, ending: EarlyEnd) -> list[Part]:

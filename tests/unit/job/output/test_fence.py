@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raybatch.contract.submission import new_run_token
-from airflow_provider_raybatch.job.output.fence import is_overtaken
+from airflow_provider_raybatch.job.output.journal import is_overtaken
 
 ONE, TWO, THREE = (new_run_token(number) for number in (1, 2, 3))
 AGAIN_ONE, AGAIN_TWO = new_run_token(1), new_run_token(2)

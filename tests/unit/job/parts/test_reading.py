@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.job.parts import recent_reads
-from airflow_provider_raybatch.job.parts.recent_reads import RecentReads
+from airflow_provider_raybatch.job.parts import reading
+from airflow_provider_raybatch.job.parts.reading import RecentReads
 
 
 def test_the_last_used_files_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_reads, "_MOST_BYTES", 5)
+    monkeypatch.setattr(reading, "_MOST_KEPT", 5)
     read: list[str] = []
 
     def got(name: str, content: bytes | None) -> bytes | None:
