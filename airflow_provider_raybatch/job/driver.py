@@ -9,7 +9,6 @@ from contextlib import suppress
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
-from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -23,6 +22,7 @@ from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.dead_letters import with_rows_left
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy, renew_report_copies
 from airflow_provider_raybatch.job.output.openai_batch.unanswered import finished, write_unanswered
+from airflow_provider_raybatch.job.output.record import new_record
 from airflow_provider_raybatch.job.output.run_statistics import replica_stats
 from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import mark_damaged
@@ -83,20 +83,15 @@ def _answer(context: JobContext, submission: Submission, control: Control) -> Su
     """Give each row an answer, and publish them."""
     context.batch.check()
     if (committed := make_ready(context, submission)) is not None:
-        _found_committed(context, committed)
-        return committed.summary()
+        return _found_committed(context, committed)
     try:
         context.batch.check()
         find_answers(context)
         if (committed := claim(context)) is not None:
-            _found_committed(context, committed)
-            return committed.summary()
+            return _found_committed(context, committed)
         write_found(context)
         generate(context, control)
-        manifest = publish_rows(context, control)
-        clean_up(context)
-        context.recorder.end()
-        return manifest.summary()
+        return _publish(context, control)
     except Exception as error:
         if context.batch.is_ended_by(error, lambda: _is_answered(context)):
             raise
@@ -110,6 +105,14 @@ def _answer(context: JobContext, submission: Submission, control: Control) -> Su
         if failure is error:
             raise
         raise failure from error
+
+
+def _publish(context: JobContext, control: Control) -> Summary:
+    """Publish what is finished, and clean up."""
+    manifest = publish_rows(context, control)
+    clean_up(context)
+    context.recorder.end()
+    return manifest.summary()
 
 
 def _is_answered(context: JobContext) -> bool:
@@ -128,19 +131,14 @@ def _end_batch(context: JobContext, submission: Submission, control: Control) ->
     end_replicas(context)
     context.nodes.close()
     if (committed := make_ready_to_end(context, submission)) is not None:
-        _found_committed(context, committed)
-        return committed.summary()
+        return _found_committed(context, committed)
     if context.recorder.record is None and (committed := claim(context)) is not None:
-        _found_committed(context, committed)
-        return committed.summary()
+        return _found_committed(context, committed)
     context.recorder.spent(context.money.own_gpu_seconds)
     try:
         if not _note_unanswered(context):
             return None
-        manifest = publish_rows(context, control)
-        clean_up(context)
-        context.recorder.end()
-        return manifest.summary()
+        return _publish(context, control)
     except Exception as error:
         if isinstance(error, DamagedPartError):
             for step in context.job.steps:
@@ -173,30 +171,24 @@ def _report_failure(context: JobContext, submission: Submission, error: Exceptio
     if failure_class is FailureClass.SUPERSEDED or not context.may_report:
         return
     job, plan = getattr(context, "job", None), getattr(context, "sizing", None)
-    record = context.recorder.record or JobRecord(
-        run_token=submission.run_token,
-        submission_id=submission.submission_id,
-        began=context.start_up.began,
-        at=time.time(),
-        content=context.spec.shows_rows,
-        gpu_hour_price=context.spec.gpu_hour_price or {},
-        currency=context.spec.currency if context.spec.gpu_hour_price else None,
-    )
     shown = {} if plan is None else plan.shown()
     has_claimed = context.recorder.record is not None
+    record = context.recorder.record or new_record(context.spec, submission, context.start_up.began)
+    known = {"at": time.time(), "failure": without_queries(sentence), "failure_class": failure_class}
     context.reports.failed(
         context.journal.folder,
         submission.task,
-        record.model_copy(update={"failure": without_queries(sentence), "failure_class": failure_class}),
+        record.model_copy(update=known),
         Known(context.spec, shown, context.versions, replica_stats(context.recorder.reports)),
         context.journal.check if has_claimed else context.journal.check_owner,
         job.part_folder if has_claimed and job is not None else None,
     )
 
 
-def _found_committed(context: JobContext, manifest: BatchManifest) -> None:
+def _found_committed(context: JobContext, manifest: BatchManifest) -> Summary:
     """Report the dataset of an earlier submission of this run, which may have failed to."""
     renew_copy(context.journal.folder, context.journal)
     renew_report_copies(context.journal.folder, context.journal)
     cleanup.collect_copies(context.journal.folder, context.journal)
     context.emit(events.Committed(summary=manifest.summary(), reused=True))
+    return manifest.summary()

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raybatch.contract.arguments.limits import CostArguments
 from airflow_provider_raybatch.contract.base import parse_file
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.layout import RECORD
 from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.contract.text import without_examples
 from airflow_provider_raybatch.job.monitor.series import Series
@@ -39,6 +39,26 @@ LAST_WRITE = 5.0
 logger = logging.getLogger(__name__)
 
 
+def new_record(
+    spec: BatchInferenceSpec, submission: Submission, began: float, total: int | None = None
+) -> JobRecord:
+    """What is known of a job at its start.
+
+    :param total: rows of the input.
+    """
+    prices = spec.gpu_hour_price or {}
+    return JobRecord(
+        run_token=submission.run_token,
+        submission_id=submission.submission_id,
+        began=began,
+        at=began,
+        total=total,
+        content=spec.shows_rows,
+        gpu_hour_price=prices,
+        currency=spec.currency if prices else None,
+    )
+
+
 class Recorder:
     """Keeps one driver's record. Before :meth:`begin` it notes nothing."""
 
@@ -55,37 +75,16 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self._over.set()
 
-    def begin(
-        self,
-        folder: Folder,
-        part_folder: str,
-        submission: Submission,
-        start_up: StartUp,
-        total: int,
-        content: bool = True,
-        prices: CostArguments | None = None,
-    ) -> None:
+    def begin(self, folder: Folder, part_folder: str, record: JobRecord, start_up: StartUp) -> None:
         """Write the first note, and go on.
 
         :param part_folder: the driver's own folder, relative to `folder`.
+        :param record: see :func:`new_record`.
         :param start_up: of the job.
-        :param total: rows of the input.
-        :param content: whether reports may show what rows hold.
-        :param prices: of its GPUs.
         """
         self._folder, self._path = folder, f"{part_folder}/{RECORD}"
         self._start_up, self._series = start_up, Series(start_up.began)
-        began = start_up.began
-        self._seen = JobRecord(
-            run_token=submission.run_token,
-            submission_id=submission.submission_id,
-            began=began,
-            at=began,
-            total=total,
-            content=content,
-            gpu_hour_price=(prices and prices.gpu_hour_price) or {},
-            currency=prices.currency if prices and prices.gpu_hour_price else None,
-        )
+        self._seen = record
         self._thread = threading.Thread(target=self._run, name="raybatch-record", daemon=True)
         self._thread.start()
 
@@ -102,26 +101,25 @@ class Recorder:
             self._reports = reports
             with suppress(Exception):  # a gap in a plot ends no job
                 self._series.add(reports, progress.done, time.time())
-            self._seen = self._seen.model_copy(
-                update={
-                    "done": progress.done,
-                    "errors": progress.errors,
-                    **_tokens(reports),
-                    "gpu_seconds_by_type": dict(gpu_seconds_by_type),
-                }
-            )
+        self._note(done=progress.done, errors=progress.errors)
+        self.generated(reports)
+        self.spent(gpu_seconds_by_type)
 
     def generated(self, reports: Sequence[ReplicaProgress]) -> None:
         """Note the tokens of replicas at their end."""
-        if self._thread is not None:
-            with self._lock:
-                self._seen = self._seen.model_copy(update=_tokens(reports))
+        self._note(
+            input_tokens=sum(one.input_tokens for one in reports),
+            output_tokens=sum(one.output_tokens for one in reports),
+        )
 
     def spent(self, gpu_seconds_by_type: Mapping[str, float]) -> None:
         """Note what replicas have held until their end."""
+        self._note(gpu_seconds_by_type=dict(gpu_seconds_by_type))
+
+    def _note(self, **known: Any) -> None:
         if self._thread is not None:
             with self._lock:
-                self._seen = self._seen.model_copy(update={"gpu_seconds_by_type": dict(gpu_seconds_by_type)})
+                self._seen = self._seen.model_copy(update=known)
 
     @property
     def reports(self) -> Sequence[ReplicaProgress]:
@@ -172,13 +170,6 @@ class Recorder:
                 self._folder.write(self._path, record.model_dump_json(exclude_defaults=True).encode())
         except Exception as error:  # the next note, or none, says as much
             logger.debug("%s is not written this time: %s", self._path, error)
-
-
-def _tokens(reports: Sequence[ReplicaProgress]) -> dict[str, int]:
-    return {
-        "input_tokens": sum(one.input_tokens for one in reports),
-        "output_tokens": sum(one.output_tokens for one in reports),
-    }
 
 
 def records_of(folder: ReadableFolder, task_folder: str, without: str = "") -> list[JobRecord]:

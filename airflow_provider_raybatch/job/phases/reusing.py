@@ -11,6 +11,7 @@ import numpy as np
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.job.output.record import new_record
 from airflow_provider_raybatch.job.parts.ledger import add_up
 from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.planning import cluster_view
@@ -65,11 +66,9 @@ def claim(context: JobContext) -> BatchManifest | None:
     committed = journal.claim()
     if committed is None:
         context.start_up.ended("claim")
-        job, rows = context.job, context.source.rows
-        content, start_up, prices = context.spec.shows_rows, context.start_up, context.spec
-        context.recorder.begin(
-            job.folder, job.part_folder, journal.submission, start_up, rows, content, prices
-        )
+        job, start_up = context.job, context.start_up
+        record = new_record(context.spec, journal.submission, start_up.began, context.source.rows)
+        context.recorder.begin(job.folder, job.part_folder, record, start_up)
         context.reports.begin(job.folder, context.spec, journal.submission, job.part_folder)
     return committed
 

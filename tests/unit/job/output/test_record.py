@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import driver_folder, run_folder, task_folder
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
-from airflow_provider_raybatch.job.output.record import Recorder, records_of
+from airflow_provider_raybatch.job.output.record import Recorder, new_record, records_of
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
@@ -25,8 +25,9 @@ TASK = task_folder(submitted().submission)
 
 
 def began(folder: Folder, number: int = 0, interval: float = 0.01) -> Recorder:
-    submission, recorder = submitted(number).submission, Recorder(interval)
-    recorder.begin(folder, driver_folder(RUN, submission.submission_id), submission, StartUp(), 20)
+    spec, recorder, start_up = submitted(number), Recorder(interval), StartUp()
+    record = new_record(spec, spec.submission, start_up.began, 20)
+    recorder.begin(folder, driver_folder(RUN, record.submission_id), record, start_up)
     return recorder
 
 
@@ -53,8 +54,8 @@ def test_records_of_all_attempts_are_found_oldest_first(folder: Folder) -> None:
 
 def test_a_note_without_content_quotes_no_row(disk: LocalFolder) -> None:
     for content in (True, False):
-        submission, recorder = submitted(int(content)).submission, Recorder()
-        recorder.begin(disk, f"{RUN}/{content}", submission, StartUp(), 20, content)
+        spec, recorder = submitted(int(content), report_samples=10 * content), Recorder()
+        recorder.begin(disk, f"{RUN}/{content}", new_record(spec, spec.submission, 0.0, 20), StartUp())
         recorder.end("max_errors: 1 in step 'parse' (row 5: no JSON: 'My card').", FailureClass.USER_ERROR)
     with_content, without = sorted(records_of(disk, TASK), key=lambda one: not one.content)
     assert with_content.failure == "max_errors: 1 in step 'parse' (row 5: no JSON: 'My card')."

@@ -25,7 +25,7 @@ from airflow_provider_raybatch.job.monitor.series import Series
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output import report as reports
 from airflow_provider_raybatch.job.output import run_reports, tally
-from airflow_provider_raybatch.job.output.record import Recorder
+from airflow_provider_raybatch.job.output.record import Recorder, new_record
 from airflow_provider_raybatch.job.output.unfinished import Known, report_of_run
 from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -90,9 +90,11 @@ def test_attempts_of_a_run_are_added_up(disk: LocalFolder) -> None:
     assert (report.attempts, report.tokens_paid, report.gpu_seconds) == (2, 80, 100.0)
 
 
-def test_no_content_where_the_job_wanted_none(disk: LocalFolder) -> None:
-    killed(disk, content=False)
-    report = report_of_run(disk, SUBMISSION.task)
+@pytest.mark.parametrize("known", [None, Known(submitted(1, report_samples=0))], ids=["the job", "its retry"])
+def test_no_content_where_a_job_wants_none(disk: LocalFolder, known: Known | None) -> None:
+    killed(disk, content=known is not None)
+    retry = None if known is None else f"{PLACE}/q-l/raybatch-x-1"
+    report = report_of_run(disk, SUBMISSION.task, part_folder=retry, known=known)
     assert report is not None
     assert (report.content, report.failures[0].examples) == (False, [])
 
@@ -294,14 +296,6 @@ def test_a_slow_look_writes_no_report_after_the_commit(
     assert Report.model_validate_json(disk.read("report.json")).attempts == 2
 
 
-def test_a_retry_without_content_shows_none_of_the_job_before(disk: LocalFolder) -> None:
-    killed(disk)
-    known = Known(submitted(1, report_samples=0))
-    report = report_of_run(disk, SUBMISSION.task, part_folder=f"{PLACE}/q-l/raybatch-x-1", known=known)
-    assert report is not None
-    assert (report.content, report.failures[0].examples) == (False, [])
-
-
 def test_replicas_that_are_not_needed_fail_no_job(disk: LocalFolder) -> None:
     """Early ones may have died when all rows turn out to be answered."""
 
@@ -332,7 +326,7 @@ def test_what_a_report_needs_fails_no_job(disk: LocalFolder, tmp_path: Path, mon
     assert attempt(disk, 0, source, emitted).rows == 3
     assert any("the report lacks" in one.message for one in emitted if isinstance(one, Notice))
     recorder = Recorder()
-    recorder.begin(disk, f"{PLACE}/q-l/x", SUBMISSION, StartUp(), 3)
+    recorder.begin(disk, f"{PLACE}/q-l/x", new_record(submitted(), SUBMISSION, 0.0, 3), StartUp())
     recorder.observe([], Progress(done=1, total=3), {"H100": 5.0})
     assert recorder.record is not None
     assert recorder.record.gpu_seconds_by_type == {"H100": 5.0}
