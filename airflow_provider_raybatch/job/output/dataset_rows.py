@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_provider_raybatch.job.input.table import one_array
-from airflow_provider_raybatch.job.parts.sizes import together
+from airflow_provider_raybatch.job.parts.sizes import portions, together
 from airflow_provider_raybatch.job.tasks.base import Task
 
 _ROW_GROUP = 131_072
@@ -30,17 +27,10 @@ def dataset_rows(good: pa.Table, task: Task, most: int = _MOST_BYTES) -> tuple[i
     inputs = good.drop_columns(["output"])
     return len(of_row), (
         inputs.take(pa.array(of_row[start:stop])).append_column("output", outputs.slice(start, stop - start))
-        for start, stop in _portions(together(inputs.columns, inputs.num_rows)[of_row], most)
+        for start, stop in portions(together(inputs.columns, inputs.num_rows)[of_row].tolist(), most)
     )
 
 
 def in_groups(rows: pa.Table, most: int = _ROW_GROUP) -> Iterator[pa.Table]:
     """The rows, by default as many at a time as a row group of a file has: what is made of them is a copy."""
     return (rows.slice(start, most) for start in range(0, rows.num_rows, most))
-
-
-def _portions(sizes: npt.NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Runs of rows of about so many bytes together, as first and one past the last."""
-    groups = np.cumsum(sizes) // most
-    borders = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(sizes)]
-    yield from pairwise(borders)

@@ -19,14 +19,13 @@ from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.output.publish import dead_letters
 from airflow_provider_raybatch.job.parts.ledger import RowMask, look_back
-from airflow_provider_raybatch.job.parts.part import Part, read_columns
+from airflow_provider_raybatch.job.parts.part import FAILED_COLUMNS, Part, read_columns, with_failures
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
 _FILE_BYTES = 16 * 1024 * 1024
-_COLUMNS = ("ordinal", "ok", "id", "failure", "input")
 _ABOUT_TIME = frozenset({FailureClass.TIMEOUT, FailureClass.LIMIT_REACHED, FailureClass.CANCELLED})
 _ABOUT_FAILED_ROWS = frozenset({FailureClass.TOO_MANY_ERRORS, FailureClass.POISON_ROW})
 
@@ -125,10 +124,9 @@ def _write(folder: Folder, path: str, parts: Sequence[Part], failed: RowMask) ->
 
 def _failed_tables(folder: Folder, parts: Sequence[Part]) -> Iterator[pa.Table]:
     """The failed rows of each part that has any, newest part first."""
-    ragged = sorted((part for part in parts if part.ok < part.rows), key=lambda part: part.path, reverse=True)
 
     def read(part: Part) -> pa.Table:
-        table = read_columns(folder, part, _COLUMNS)
+        table = read_columns(folder, part, FAILED_COLUMNS)
         return table.filter(pa.array(~table["ok"].to_numpy()))
 
-    return in_order(read, ragged)
+    return in_order(read, with_failures(parts))

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.output.openai_batch.lines import SCHEMA, Answ
 from airflow_provider_raybatch.job.output.row_values import json_line, row_values
 from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted, tally_of
-from airflow_provider_raybatch.job.parts.part import Part, read_between
+from airflow_provider_raybatch.job.parts.part import Part, inputs_of, read_between
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.steps.counting import Answered, answered
 from airflow_provider_raybatch.job.steps.old_answers import StepParts, old_answers
@@ -208,7 +208,7 @@ def _blank(good: pa.Table, bad: pa.Table, spec: BatchInferenceSpec) -> int:
     if bad.num_rows:
         bad = bad.filter(pc.invert(pc.ends_with(pc.struct_field(bad["failure"], "step"), "read")))
     columns, some = list(spec.column_arguments()), chain(in_groups(good), in_groups(bad))
-    return sum(_blank_rows(_inputs(rows), columns) for rows in some)
+    return sum(_blank_rows(inputs_of(rows), columns) for rows in some)
 
 
 def _blank_rows(inputs: Mapping[str, pa.Array], columns: Sequence[str]) -> int:
@@ -265,7 +265,7 @@ def postprocess(range_: Range, target: Target) -> dict[str, Seen]:
         return {}
     table = _select(range_, target)
     good = table.filter(table["ok"])
-    inputs = _inputs(good)
+    inputs = inputs_of(good)
     rows = pa.table({
         name: _input_column(inputs, good.num_rows, name, kind) for name, kind in target.inputs.items()
     })
@@ -317,7 +317,7 @@ def _typed(rows: pa.Table, target: Target) -> pa.Table:
         name: restored(array, kind, target.inputs.get(name, pa.string()))
         if (kind := kinds.get(name)) is not None
         else array
-        for name, array in _inputs(rows).items()
+        for name, array in inputs_of(rows).items()
     }
     return _with_input(rows, columns)
 
@@ -342,7 +342,7 @@ def _aligned(tables: list[pa.Table], target: Target) -> list[pa.Table]:
     kinds = {name: common_type(*found) for name, found in types.items()}
     aligned = []
     for table in tables:
-        inputs, size = _inputs(table), table.num_rows
+        inputs, size = inputs_of(table), table.num_rows
         columns = {name: _input_column(inputs, size, name, kind) for name, kind in kinds.items()}
         aligned.append(_with_input(table, columns))
     return aligned
@@ -356,16 +356,12 @@ def _with_input(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
     return table.set_column(position, "input", array)
 
 
-def _inputs(table: pa.Table) -> dict[str, pa.Array]:
-    return members(table["input"]) if "input" in table.schema.names else {}
-
-
 def _input_column(inputs: dict[str, pa.Array], rows: int, name: str, kind: pa.DataType) -> pa.Array:
     return cast(inputs[name], kind) if name in inputs else pa.nulls(rows, kind)
 
 
 def _flatten(table: pa.Table, target: Target) -> pa.Table:
-    inputs = _inputs(table)
+    inputs = inputs_of(table)
     columns = [_input_column(inputs, table.num_rows, name, kind) for name, kind in target.inputs.items()]
     columns += target.task.published(table["output"])
     if REUSED_COLUMN in target.task.names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -26,7 +26,6 @@ from airflow_provider_raybatch.job.failures.summary import kind_of_reason
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.reader import parquet_rows
-from airflow_provider_raybatch.job.input.table import members
 from airflow_provider_raybatch.job.output.answers import Answers, answers_in, are_chosen
 from airflow_provider_raybatch.job.output.lengths import Lengths
 from airflow_provider_raybatch.job.output.row_texts import (
@@ -39,6 +38,7 @@ from airflow_provider_raybatch.job.output.row_texts import (
     text_of,
 )
 from airflow_provider_raybatch.job.output.row_values import row_values
+from airflow_provider_raybatch.job.parts.part import inputs_of
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.steps.columns import rows_of_step
@@ -259,7 +259,7 @@ def _has(task: Task, name: str) -> bool:
     return bool(task.output_type.get_field_index(name) >= 0)
 
 
-def examples_of(bad: pa.Table, steps: Iterable[str] | None = None) -> dict[str, list[FailedExample]]:
+def examples_of(bad: pa.Table) -> dict[str, list[FailedExample]]:
     """A few failed rows of each step.
 
     :param bad: failed rows of parts.
@@ -268,7 +268,7 @@ def examples_of(bad: pa.Table, steps: Iterable[str] | None = None) -> dict[str, 
     if not bad.num_rows:
         return found
     of_row = pc.struct_field(bad["failure"], "step")
-    for step in steps or [one for one in pc.unique(of_row).to_pylist() if one is not None]:
+    for step in pc.unique(of_row.drop_null()).to_pylist():
         rows = _lowest_rows(bad.filter(pc.equal(of_row, step)), 4 * EXAMPLES)
         shown = _row_texts(rows, None)
         answers: list[Any] = [None] * rows.num_rows
@@ -295,7 +295,7 @@ def _id(value: str | None) -> str | None:
 
 def _row_texts(rows: pa.Table, task: Task | None) -> list[str | None]:
     """Input columns; of very many those that the request is made of, then the first others."""
-    inputs = members(rows["input"]) if "input" in rows.schema.names else {}
+    inputs = inputs_of(rows)
     if not inputs:
         return [None] * rows.num_rows
     names = list(inputs)
@@ -308,7 +308,7 @@ def _row_texts(rows: pa.Table, task: Task | None) -> list[str | None]:
 
 def _requests(rows: pa.Table, task: Task, values: dict[int, dict[str, Any]]) -> list[str | None]:
     """The requests, rendered again."""
-    inputs = members(rows["input"]) if "input" in rows.schema.names else {}
+    inputs = inputs_of(rows)
     needed = needed_columns(task.spec)
     names = [name for name in inputs if needed is None or name in needed]
     if not names:

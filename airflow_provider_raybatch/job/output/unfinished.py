@@ -34,7 +34,14 @@ from airflow_provider_raybatch.job.output.record import INTERVAL, listed_records
 from airflow_provider_raybatch.job.output.report import explaining
 from airflow_provider_raybatch.job.output.tally import examples_of, lowest, samples_of, telling
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
-from airflow_provider_raybatch.job.parts.part import Part, listed, paid_tokens, read_columns
+from airflow_provider_raybatch.job.parts.part import (
+    FAILED_COLUMNS,
+    Part,
+    listed,
+    paid_tokens,
+    read_columns,
+    with_failures,
+)
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import Folder
@@ -42,15 +49,14 @@ from airflow_provider_raybatch.storage.in_order import in_order
 
 _MOST_OPENED = 64
 """Parts with failed rows that are opened to count these; of more, good and failed rows are in their names."""
-_MOST_READ, _LARGEST = 3, 64 * 1024 * 1024
-"""Of them, parts whose input columns are read for examples, and bytes of all that are read for reasons."""
+_LARGEST = 64 * 1024 * 1024
+"""Bytes of all of them that are read for reasons and examples."""
 _LARGEST_SAMPLED = 16 * 1024 * 1024
 """Bytes of a part that good rows are taken from."""
 _MOST_FOOTERS = 2000
 """Parts whose footers are read for the tokens that were paid for."""
 _MOST_ENTRIES = 200
 """Of the journal: a task's last dataset is among the newest ones, or too old to compare with."""
-_COLUMNS = ("ordinal", "ok", "id", "failure", "input")
 ALIVE = 3 * INTERVAL
 """Seconds since its last note for which a job without an end may still be running."""
 
@@ -80,7 +86,7 @@ def report_of_run(
 ) -> Report | None:
     """The report of the newest run of a task, if it has no dataset and its last job is over.
 
-    Cheap for many rows: parts are listed, a few are opened, and at most three are read.
+    Cheap for many rows: parts are listed, and a few are read.
 
     :param folder: the destination.
     :param part_folder: of the driver that asks, if one does. What lies there is left out, unless it gives
@@ -248,23 +254,20 @@ def _failures(
     :param still: rows that no later job has answered.
     :param shows_rows: whether reasons may quote their rows.
     """
-    ragged = sorted((part for part in parts if part.ok < part.rows), key=lambda part: part.path, reverse=True)
+    ragged = with_failures(parts)
     sizes = accumulate(part.bytes for part in ragged)
     few = [part for part, size in zip(ragged, sizes, strict=True) if size <= _LARGEST][:_MOST_OPENED]
 
-    def read(number: int) -> pa.Table | None:
-        columns = _COLUMNS if number < _MOST_READ else _COLUMNS[:-1]
+    def read(part: Part) -> pa.Table | None:
         with suppress(RaybatchError):
-            return _failed_rows(read_columns(folder, few[number], columns), still)
+            return _failed_rows(read_columns(folder, part, FAILED_COLUMNS), still)
         return None
 
     failures: list[RowFailure] = []
     examples: dict[str, list[FailedExample]] = {}
-    for number, bad in enumerate(in_order(read, range(len(few)))):
-        if bad is None:
-            continue
+    for bad in filter(None, in_order(read, few)):
         failures += [RowFailure(one["step"], one["reason"]) for one in bad["failure"].to_pylist()]
-        for step, found in (examples_of(bad) if number < _MOST_READ else {}).items():
+        for step, found in examples_of(bad).items():
             examples[step] = telling([*examples.get(step, []), *found])
     reasons = main_reasons(failures, shows_rows=shows_rows)
     return [
@@ -282,7 +285,7 @@ def _samples(folder: Folder, parts: Sequence[Part], spec: BatchInferenceSpec) ->
     found: dict[int, Sample] = {}
     for part in chosen.values() if spec.report_samples else ():
         with suppress(Exception):  # some rows less
-            table = read_columns(folder, part, (*_COLUMNS, "output"))
+            table = read_columns(folder, part, (*FAILED_COLUMNS, "output"))
             rows = table.filter(table["ok"])
             *earlier, last = map(task_of, spec.step_specs())
             tasks = [*earlier, last.measured([rows["output"]])]

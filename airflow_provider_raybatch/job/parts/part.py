@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import DAMAGED
-from airflow_provider_raybatch.job.input.table import KINDS, one_array
+from airflow_provider_raybatch.job.input.table import KINDS, members, one_array
 from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES, cumulated, portions, together
 from airflow_provider_raybatch.job.request.key_array import KEY
@@ -51,6 +51,8 @@ _MOST_RUNS = 6
 """With ordinals of ten digits, a name stays below the 255 bytes that file systems take."""
 _SMALL_GAP = 256
 """Runs with fewer ordinals between them are one run, if the part has many."""
+FAILED_COLUMNS = ("ordinal", "ok", "id", "failure", "input")
+"""What is read of failed rows."""
 FAILURE = pa.struct([("step", pa.string()), ("reason", pa.string()), ("request", pa.string())])
 
 
@@ -231,6 +233,16 @@ def read_columns(folder: Folder, part: Part, columns: Sequence[str]) -> pa.Table
         return file.read([name for name in columns if name in file.schema_arrow.names])
 
     return read_part(folder, part.path, part.bytes, read, "columns")
+
+
+def with_failures(parts: Iterable[Part]) -> list[Part]:
+    """Those with failed rows, the newest first."""
+    return sorted((part for part in parts if part.ok < part.rows), key=lambda part: part.path, reverse=True)
+
+
+def inputs_of(rows: pa.Table) -> dict[str, pa.Array]:
+    """The input columns of rows of parts; none where failed rows could not be read."""
+    return members(rows["input"]) if "input" in rows.schema.names else {}
 
 
 def good_outputs(folder: Folder, parts: Sequence[Part]) -> Iterator[pa.ChunkedArray]:

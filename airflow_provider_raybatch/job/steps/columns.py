@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_provider_raybatch.job.input.table import members
-from airflow_provider_raybatch.job.parts.part import FAILURE
+from airflow_provider_raybatch.job.parts.part import FAILURE, inputs_of
 from airflow_provider_raybatch.job.tasks.base import Task
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def columns_so_far(tasks: Sequence[Task], rows: pa.Table) -> pa.Table:
     :param rows: with `output`, and with `input`, which has the columns of the steps before.
     """
     *before, last = tasks
-    earlier = members(rows["input"]) if "input" in rows.schema.names else {}
+    earlier = inputs_of(rows)
     found = {
         column.name: earlier.get(column.name, pa.nulls(rows.num_rows, column.type))
         for task in before
