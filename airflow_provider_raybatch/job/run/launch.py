@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from pydantic import SecretStr
@@ -53,9 +52,7 @@ class Launch(AbstractContextManager["Launch"]):
         """How many replicas found room when they started."""
         return 0 if self._replicas is None else self._replicas.at_once
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def early(

@@ -27,7 +27,6 @@ class RowIndex:
     :param sizes: bytes of each piece, as read from storage.
     :param done: for each row whether it is finished; ``None`` if none is. The array is packed, not kept.
     :param in_order: whether rows are to begin in their order, whichever replica has read others of a piece.
-    :raises ValueError: the lengths of the arguments don't match, or a piece is empty.
     """
 
     def __init__(
@@ -40,14 +39,7 @@ class RowIndex:
         self.in_order = in_order
         counts = np.asarray(rows, dtype=np.int64)
         self.sizes = np.asarray(sizes, dtype=np.int64)
-        if len(self.sizes) != len(counts):
-            raise ValueError(f"sizes: give one a piece; {len(self.sizes)} came, for {len(counts)}.")
-        if len(counts) and counts.min() < 1:
-            raise ValueError("rows: a piece has no rows; leave it out.")
         self._first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        total = int(self._first[-1])
-        if done is not None and len(done) != total:
-            raise ValueError(f"done: give one a row; {len(done)} came, for {total}.")
         self._todo = None if done is None else np.packbits(~done)
         self.left: Ordinals = counts
         """Number of unfinished rows of each piece."""

@@ -266,16 +266,3 @@ def test_memory_of_a_million_rows() -> None:
     tracemalloc.stop()
     assert not queue.is_finished
     assert kept / rows <= 5
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([1, 0], [1, 1]), "a piece has no rows"),
-        (([1], [1, 1]), "sizes: give one a piece; 2 came, for 1"),
-        (([3], [1], np.zeros(2, dtype=bool)), "done: give one a row; 2 came, for 3"),
-    ],
-)
-def test_pieces_that_do_not_fit(arguments: tuple[object, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        RowIndex(*arguments)  # type: ignore[arg-type]
