@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # they import Ray, and records are read without
 INTERVAL = 30.0
 """Seconds between two notes."""
 LAST_WRITE = 5.0
-"""Seconds that the last note may take of the job's end."""
+"""Seconds that the last note may take of the job's end, which then goes on without."""
 
 logger = logging.getLogger(__name__)
 
@@ -138,16 +138,10 @@ class Recorder:
                 known["course"] = self._series.moments
             return self._seen.model_copy(update=known)
 
-    def end(
-        self,
-        failure: str | None = None,
-        failure_class: FailureClass | None = None,
-        longest: float = LAST_WRITE,
-    ) -> None:
+    def end(self, failure: str | None = None, failure_class: FailureClass | None = None) -> None:
         """Write the last note.
 
         :param failure: why the job failed.
-        :param longest: seconds after which it goes on without.
         """
         if self._thread is None or self._over.is_set():
             return
@@ -156,7 +150,7 @@ class Recorder:
                 failure = without_examples(failure)
             self._seen = self._seen.model_copy(update={"failure": failure, "failure_class": failure_class})
         self._over.set()
-        self._thread.join(longest)
+        self._thread.join(LAST_WRITE)
 
     def _run(self) -> None:
         self._write()

@@ -82,7 +82,6 @@ def report_of_run(
     part_folder: str | None = None,
     own: JobRecord | None = None,
     known: Known | None = None,
-    now: float | None = None,
 ) -> Report | None:
     """The report of the newest run of a task, if it has no dataset and its last job is over.
 
@@ -92,7 +91,6 @@ def report_of_run(
     :param part_folder: of the driver that asks, if one does. What lies there is left out, unless it gives
         its `own` record, since it ends now.
     :param known: what that driver knows besides.
-    :param now: epoch seconds.
     :returns: ``None`` where no job of the task has claimed the destination, where its run has committed, or
         where its last job may still be running.
     :raises StorageError: the destination can't be listed.
@@ -103,8 +101,7 @@ def report_of_run(
     if not records:
         return None
     last, by_driver = records[-1], own is not None or part_folder is not None
-    age = (time.time() if now is None else now) - last.at
-    if not by_driver and last.failure is None and age < ALIVE:
+    if not by_driver and last.failure is None and time.time() - last.at < ALIVE:
         return None
     entries = _journal(folder)
     if _has_committed(entries, task, last):

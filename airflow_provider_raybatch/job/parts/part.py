@@ -108,14 +108,12 @@ def write_all(
     columns: pa.Table,
     outcomes: Sequence[RowOutcome],
     task: Task,
-    most: int = MOST_BYTES,
     outputs: pa.StructArray | None = None,
 ) -> list[Part]:
     """Write rows of a chunk, in as many parts as their outcomes need.
 
     :param stem: the path, relative to `folder`, to which size, ordinals and counts are added.
     :param columns: the input columns of exactly these rows.
-    :param most: bytes of outcomes in one part, unless it has one row.
     :param outputs: see :func:`outputs_of`, if they are made already.
     """
     size = len(outcomes)
@@ -132,7 +130,7 @@ def write_all(
     sizes = together([arrays["failure"], arrays["output"]], size)
     stored = task.stored_inputs(columns)
     written = []
-    for start, stop in portions(sizes.tolist(), most):
+    for start, stop in portions(sizes.tolist(), MOST_BYTES):
         some = outcomes[start:stop]
         tokens = sum(outcome.result.input_tokens + outcome.result.output_tokens for outcome in some)
         filled = sum(one.result.filled_tokens for one in some if isinstance(one.result, Response))

@@ -53,13 +53,11 @@ def write_parts(
     cached: CachedRows,
     source: Responses,
     origin: Origin,
-    most: int = MOST_BYTES,
     read: ReadRows | None = None,
 ) -> tuple[list[Part], CachedRows]:
     """Write cached answers as parts of this submission.
 
     :param chunks: of the input, in order.
-    :param most: bytes of the answers that are in memory at once.
     :param read: reads rows of a chunk; by default from the source.
     :returns: the parts, and the rows that `source` lacks now, by ordinal.
     """
@@ -69,7 +67,7 @@ def write_parts(
     read = read or _from_source(job)
     written: list[Part] = []
     is_lost: npt.NDArray[np.bool_] = np.ones(len(cached), np.bool_)
-    for group, low, found in _answers(chunks, cached, source, most):
+    for group, low, found in _answers(chunks, cached, source):
         places = found["hit"].to_numpy() + low
         is_lost[places] = False
         for chunk in group:
@@ -125,7 +123,7 @@ def _write_chunk(
 
 
 def _answers(
-    chunks: Sequence[Chunk], cached: CachedRows, source: Responses, most: int
+    chunks: Sequence[Chunk], cached: CachedRows, source: Responses
 ) -> Iterator[tuple[list[Chunk], int, pa.Table]]:
     """Answers of neighbouring rows, with their chunks and the place of the first row.
 
@@ -135,7 +133,7 @@ def _answers(
         step = high - low
         while low < high:
             some = cached.where(slice(low, min(high, low + step)))
-            found = source.read(some, most)
+            found = source.read(some, MOST_BYTES)
             if found is None:
                 step = len(some) // 2
             else:

@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import driver_folder, run_folder, task_folder
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
+from airflow_provider_raybatch.job.output import record
 from airflow_provider_raybatch.job.output.record import Recorder, new_record, records_of
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -26,8 +27,8 @@ TASK = task_folder(submitted().submission)
 
 def began(folder: Folder, number: int = 0, interval: float = 0.01) -> Recorder:
     spec, recorder, start_up = submitted(number), Recorder(interval), StartUp()
-    record = new_record(spec, spec.submission, start_up.began, 20)
-    recorder.begin(folder, driver_folder(RUN, record.submission_id), record, start_up)
+    first = new_record(spec, spec.submission, start_up.began, 20)
+    recorder.begin(folder, driver_folder(RUN, first.submission_id), first, start_up)
     return recorder
 
 
@@ -88,10 +89,11 @@ class NoWrites(LocalFolder):
         raise StorageError("no")
 
 
-def test_a_store_that_hangs_or_fails_holds_up_no_job(tmp_path: Path) -> None:
+def test_a_store_that_hangs_or_fails_holds_up_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "LAST_WRITE", 0.01)
     folder = NoWrites(str(tmp_path))
     recorder = began(folder)
-    recorder.end(longest=0.01)
+    recorder.end()
     folder.answers.set()
     began(folder).end()
     assert records_of(folder, TASK) == []

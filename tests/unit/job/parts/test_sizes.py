@@ -15,6 +15,7 @@ from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.output import publish as publish_module
 from airflow_provider_raybatch.job.output.publish import Target, publish, ranges
 from airflow_provider_raybatch.job.output.schema import footers
+from airflow_provider_raybatch.job.parts import part as part_module
 from airflow_provider_raybatch.job.parts.part import read_between, write_all
 from airflow_provider_raybatch.job.parts.sizes import cumulated, portions, row_bytes
 from airflow_provider_raybatch.job.row import Response, RowFailure, RowOutcome
@@ -72,13 +73,16 @@ def test_bytes_are_known_where_they_lie() -> None:
     assert cumulated(np.array([3, 4]), np.array([0, 0]), 2) == [(3, 0)]
 
 
-def test_large_responses_and_requests_get_parts_of_their_own(disk: LocalFolder) -> None:
+def test_large_responses_and_requests_get_parts_of_their_own(
+    disk: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of eight completions of 14 KB, 20,000 rows made a part that no reader could read."""
+    monkeypatch.setattr(part_module, "MOST_BYTES", 2100)
     results: list[Response | RowFailure] = [response(*["x" * 100] * 8)] * 7
     results += [failure(reason="y" * 900)] * 3
     outcomes = [RowOutcome(n, result, "z" * 700) for n, result in enumerate(results)]
     columns = table_of([{"n": n} for n in range(10)])
-    made = write_all(disk, f"{RUN}/s/0", columns, outcomes, SEVERAL, most=2100)
+    made = write_all(disk, f"{RUN}/s/0", columns, outcomes, SEVERAL)
     assert [one.rows for one in made] == [2, 2, 2, 1, 1, 1, 1]
     tables = [read_between(disk, one, 0, 10) for one in made]
     assert [row["ordinal"] for table in tables for row in table.to_pylist()] == list(range(10))
