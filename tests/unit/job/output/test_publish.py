@@ -22,7 +22,6 @@ from airflow_provider_raybatch.contract.manifest import Digests, RunStatistics, 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output import publish as publish_module
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
-from airflow_provider_raybatch.job.output.publish import ranges
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import write_all
 from airflow_provider_raybatch.job.preflight.step_jobs import request_config_digest
@@ -314,13 +313,6 @@ class TestFiles:
         found = [part(disk, numbered(10)), part(disk, numbered(10, 10), first=10)]
         manifest = publish(disk, found[:1], 5)
         assert [row["id"] for row in rows_of(disk, manifest)] == list(range(5))
-
-    def test_ranges_cover_the_input(self, disk: LocalFolder) -> None:
-        found = [part(disk, numbered(3, first), first=first) for first in range(0, 30, 3)]
-        cut = ranges(found, 7, 30)
-        assert [(one.first, one.stop) for one in cut] == [(0, 7), (7, 14), (14, 21), (21, 28), (28, 30)]
-        assert [len(one.parts) for one in cut] == [3, 3, 3, 3, 1]
-        assert ranges([], 7, 0) == []
 
 
 class TestCompletions:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.replica.admission import AdmissionControl, group
+from airflow_provider_raybatch.job.replica.admission import AdmissionControl
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.row_order.lengths import Costs, label
 
@@ -78,34 +78,6 @@ def test_the_number_stays_while_the_longest_run() -> None:
     assert made.rows(EXPECTED, MOST) == before
 
 
-def test_a_long_limit_is_no_long_answer() -> None:
-    """When it has ended, the others are no more made to wait for it."""
-    made = level([8192] + [200] * 2000)
-    assert made.rows(EXPECTED, MOST) == 256
-    made.answered(*labels([8192]))
-    assert made.rows(EXPECTED, MOST) == MOST
-
-
-def test_learned_lengths_count() -> None:
-    made = level([1024] * 20 + [64] * 2000)
-    assert made.rows(EXPECTED, MOST) < MOST
-    costs = Costs()
-    for one in labels([1024] * 16):
-        costs.learn(one, 64)
-    made.learned()
-    assert made.rows(costs.expected, MOST) == MOST
-
-
-def test_what_is_given_back_does_not_count() -> None:
-    made = level([1024] * 20 + [64] * 3000 + [128] * 1200)
-    before = made.rows(EXPECTED, MOST)
-    assert 256 < before < 512
-    made.gave_back(labels([64] * 3000))
-    assert made.rows(EXPECTED, MOST) == 256
-    made.gave_back(labels([1024] * 20 + [128] * 1200))
-    assert made.rows(EXPECTED, MOST) == 256  # nothing is left
-
-
 def test_a_row_without_a_limit_may_be_the_longest() -> None:
     """So none waits until all such rows are answered."""
     unlimited = label(Request(prompt="x" * 10))
@@ -114,7 +86,3 @@ def test_a_row_without_a_limit_may_be_the_longest() -> None:
     assert made.rows(EXPECTED, MOST) == MOST
     made.answered(unlimited)
     assert made.rows(EXPECTED, MOST) == 256
-
-
-def test_a_group_is_a_part_of_them() -> None:
-    assert [group(rows) for rows in (1, 128, 421)] == [1, 8, 26]

@@ -156,16 +156,6 @@ def test_what_ends_a_replica_is_on_the_board(place: Place) -> None:
     )
 
 
-@pytest.mark.parametrize("completions", [1, 3])
-def test_all_completions_are_written(place: Place, completions: int) -> None:
-    place.write("a")
-    replica = place.replica(sampling={"n": completions})
-    (done,) = do(place, replica)
-    (row,) = written(place, done)
-    texts = [one["text"] for one in row["output"].get("completions", [{"text": row["output"]["response"]}])]
-    assert texts == ["a", "a #1", "a #2"][:completions]
-
-
 @pytest.mark.parametrize(
     ("codes", "killed"), [({"core": -9}, True), ({"core": -6}, False), ({"core": 1}, False), ({}, False)]
 )

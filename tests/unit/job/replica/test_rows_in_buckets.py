@@ -80,14 +80,6 @@ def test_what_a_lost_replica_has_written_is_found(place: Place, monkeypatch: pyt
     check(written(place, *news))
 
 
-def test_a_row_that_fails_is_named_by_its_ordinal(place: Place) -> None:
-    fails = "00000042 question 2"
-    done = do(place, place.replica(engine="echo", engine_args={"fail_pattern": fails}))
-    (row,) = [row for row in written(place, *done) if not row["ok"]]
-    assert row["input"]["text"] == fails
-    assert row["ordinal"] == row["input"]["id"]
-
-
 def test_replicas_share_buckets(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take rows of one, and give back rows that others get then."""
     fields: dict[str, Any] = {"engine": "echo", "rows_in_flight": 60, "replicas": 3}

@@ -51,12 +51,6 @@ def shared() -> Store:
     return store
 
 
-def test_content_is_dropped_once_each_borrower_has_fetched_it() -> None:
-    store = shared()
-    store.fetched("borrower", {0})
-    assert (store.objects, store.content(0)) == (0, None)
-
-
 def test_one_that_comes_late_is_still_fetched() -> None:
     """The rest of a piece is given out before its reader has put it into the store."""
     store = Store()

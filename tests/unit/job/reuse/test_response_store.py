@@ -76,18 +76,6 @@ def test_every_row_that_asks_gets_the_answer(
     assert not notices
 
 
-def test_a_response_that_is_gone_is_asked_for_again(
-    store: ResponseStore, disk: LocalFolder, notices: list[Notice]
-) -> None:
-    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], notices.append, ONE)
-    remember(store, disk, [ledger(disk, "s2", {"b": response("B")})], notices.append, ONE)
-    responses = StoredResponses(store)
-    for path in Path(store.folder.uri).glob("v1/data/s1/*.parquet"):
-        path.unlink()
-    assert found(responses, "a", "b") == {1: ("B", "s2")}
-    assert "what is asked again is paid for" in notices[0].message
-
-
 def test_store_failure_at_the_end_keeps_the_dataset(
     store: ResponseStore, disk: LocalFolder, notices: list[Notice]
 ) -> None:
@@ -114,12 +102,6 @@ def test_the_ledger_gives_its_newest_answers(disk: LocalFolder) -> None:
         2: ("new", "s2"),
         3: ("new", "s2"),
     }
-
-
-def test_no_part_is_opened_for_nothing(disk: LocalFolder) -> None:
-    part = ledger(disk, "s1", {"a": response("A")})
-    Path(disk.root, part.path).unlink()
-    assert len(LedgerResponses(disk, [part], print).lookup(keys.as_array([]))) == 0
 
 
 def test_output_without_completions_gets_a_list_of_its_own(disk: LocalFolder) -> None:

@@ -255,11 +255,6 @@ class TestFromNightToNight:
         assert Attempt(tmp_path / "two", ["a"], store).asked == []
 
 
-def test_equal_rows_are_each_asked_without_deduplicate(tmp_path: Path, store: ResponseStore) -> None:
-    fields: dict[str, Any] = {"sampling": GREEDY, "deduplicate": False}
-    assert Attempt(tmp_path, ["a", "a"], store, **fields).asked == [0, 1]
-
-
 @pytest.mark.parametrize("deduplicate", [True, False])
 def test_equal_sampled_rows_are_paid_once_if_the_input_changes(tmp_path: Path, deduplicate: bool) -> None:
     fields = {"sampling": {"temperature": 1}, "deduplicate": deduplicate}
