@@ -165,47 +165,6 @@ def of_task(
     return written
 
 
-VECTOR = Response(pooled=np.arange(64, dtype=np.float32), input_tokens=5)
-CALL = {"name": "find", "arguments": '{"city": "Oslo"}'}
-
-
-@pytest.mark.parametrize(
-    ("fields", "answer", "told"),
-    [
-        ({"model_task": "embed"}, VECTOR, "[0.0, 1.0, 2.0"),
-        (
-            {"model_task": "classify"},
-            Response(pooled=np.array([0.1, 0.9], np.float32), labels=("ham", "spam"), input_tokens=5),
-            "spam",
-        ),
-        (
-            {"model_task": "score", "prompt": None, "query": "{row.text}", "document": "{row.text}"},
-            Response(pooled=np.array([0.5], np.float32), input_tokens=5),
-            "0.5",
-        ),
-        (
-            {"tools": [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]},
-            Response((Completion("", "stop", 3, extra={"tool_calls": [CALL]}),), input_tokens=5),
-            'find({"city": "Oslo"})',
-        ),
-    ],
-    ids=["embed", "classify", "score", "tools"],
-)
-def test_answers_of_each_task_are_shown(
-    fields: dict[str, Any], answer: Response, told: str, disk: LocalFolder
-) -> None:
-    fields = {name: value for name, value in fields.items() if name != "prompt"}
-    extra = {"prompt": "{row.text}"} if "query" not in fields else {"prompt": None}
-    spec = submitted(destination=disk.uri, **extra, **fields)
-    written = of_task(disk, [answer], pa.table({"text": ["t"]}), spec)
-    report = reported(disk, [written], 1, **extra, **fields)
-    assert str(report.samples[0].response).startswith(told)
-    assert report.samples[0].input_tokens == 5
-    assert report.samples[0].request is not None
-    labels = None if report.answers is None else [one.text for one in report.answers]
-    assert labels == (["spam"] if told == "spam" else None)
-
-
 def test_no_rows_make_a_report(disk: LocalFolder) -> None:
     report = reported(disk, [], 0)
     assert (report.rows, report.samples, report.output_tokens) == (0, [], [])
@@ -244,23 +203,37 @@ BODY = {
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": json.dumps(BODY)}
 
 
+VECTOR = Response(pooled=np.arange(64, dtype=np.float32), input_tokens=5)
+LABEL = Response(pooled=np.array([0.1, 0.9], np.float32), labels=("ham", "spam"), input_tokens=5)
+SCORES = Response(pooled=np.array([0.25, 0.5], np.float32), input_tokens=5)
+CALL = {"name": "find", "arguments": '{"city": "Oslo"}'}
+CALLS = Response((Completion("", "stop", 3, extra={"tool_calls": [CALL]}),), input_tokens=5)
+TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
+TEXT = {"prompt": "{row.text}"}
+
+
 @pytest.mark.parametrize(
     ("fields", "row", "answer", "asked", "told"),
     [
+        ({"model_task": "embed", **TEXT}, {"text": "t"}, VECTOR, "t", "[0.0, 1.0, 2.0"),
         ({"model_task": "embed", "chunk_tokens": 5, "prompt_column": "text"}, {"text": "onetwo"}, CHUNKS,
          "onetwo", "[1.0, 1.0"),
+        ({"model_task": "classify", **TEXT}, {"text": "t"}, LABEL, "t", "spam"),
+        ({"model_task": "score", "query": "{row.text}", "document": "{row.text}"}, {"text": "t"},
+         Response(pooled=np.array([0.5], np.float32), input_tokens=5), "query: t\n\ndocument: t", "0.5"),
+        ({"model_task": "score", "query": "{row.q}", "documents_column": "docs"},
+         {"q": "why", "docs": ["x", "y"]}, SCORES, "query: why\n\ndocument: x\n\ndocument: y",
+         '[{"index": 1, "score": 0.5}'),
+        ({"tools": [TOOL], **TEXT}, {"text": "t"}, CALLS, "t", 'find({"city": "Oslo"})'),
         ({"format": "openai_batch", "destination_format": "openai_batch"}, LINE, response("Hello"),
          "system: Be kind.\n\nuser: Hi", "Hello"),
-        ({"model_task": "score", "query": "{row.q}", "documents_column": "docs"},
-         {"q": "why", "docs": ["x", "y"]}, Response(pooled=np.array([0.25, 0.5], np.float32), input_tokens=5),
-         "query: why\n\ndocument: x\n\ndocument: y", '[{"index": 1, "score": 0.5}'),
-        ({"prompt": "{row.text}", "sampling": {"n": 2}}, {"text": "t"}, response("a", "b"), "t", "a"),
-        ({"prompt": "{row.text}", "system_prompt": "Be brief."}, {"text": "\ud800 half"}, response("a"),
+        ({"sampling": {"n": 2}, **TEXT}, {"text": "t"}, response("a", "b"), "t", "a"),
+        ({"system_prompt": "Be brief.", **TEXT}, {"text": "\ud800 half"}, response("a"),
          "system: Be brief.\n\nuser: ", "a"),
     ],
-    ids=["chunks", "lines", "ranking", "several", "surrogate"],
+    ids=["embed", "chunks", "classify", "score", "ranking", "tools", "lines", "several", "surrogate"],
 )  # fmt: skip
-def test_requests_are_shown_as_they_were_asked(
+def test_requests_and_answers_of_each_task_are_shown(
     fields: dict[str, Any], row: dict[str, Any], answer: Response, asked: str, told: str, disk: LocalFolder
 ) -> None:
     fields = {"prompt": None, **fields}
@@ -268,9 +241,13 @@ def test_requests_are_shown_as_they_were_asked(
         name: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for name, v in row.items()
     }
     spec = submitted(destination=disk.uri, **fields)
-    (one,) = reported(disk, [of_task(disk, [answer], table_of([row]), spec)], 1, **fields).samples
+    report = reported(disk, [of_task(disk, [answer], table_of([row]), spec)], 1, **fields)
+    (one,) = report.samples
     assert str(one.request).startswith(asked)
     assert str(one.response).startswith(told)
+    assert one.input_tokens == answer.input_tokens
+    labels = None if report.answers is None else [one.text for one in report.answers]
+    assert labels == (["spam"] if told == "spam" else None)
 
 
 @pytest.mark.parametrize(
