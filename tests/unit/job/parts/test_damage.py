@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged parts are noticed, are not finished, and end one attempt at most."""
+"""Damaged parts are noticed, are not finished, and end one attempt at most; and what is kept of files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raybatch.job.output.schema import footers
+from airflow_provider_raybatch.job.parts import reading
 from airflow_provider_raybatch.job.parts.ledger import look_back, mark_damaged
 from airflow_provider_raybatch.job.parts.part import (
     Part,
@@ -21,7 +22,7 @@ from airflow_provider_raybatch.job.parts.part import (
     read_between,
     write_all,
 )
-from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError, RecentReads
 from airflow_provider_raybatch.job.replica.process_parts import LeftParts, stem
 from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -127,3 +128,19 @@ def test_a_disk_that_fails_marks_nothing(disk: LocalFolder) -> None:
         read_between(Failing(disk.root), one, 0, 9)
     assert not isinstance(raised.value, DamagedPartError)
     assert listed(disk.list(RUN)) == [one]
+
+
+def test_the_last_used_files_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_MOST_KEPT", 5)
+    read: list[str] = []
+
+    def got(name: str, content: bytes | None) -> bytes | None:
+        return files.get(name, lambda: [read.append(name), content][1])
+
+    files = RecentReads[bytes](len)
+    for name in ("a", "b", "a", "c", "a", "b"):
+        assert got(name, b"xx") == b"xx"
+    assert read == ["a", "b", "c", "b"]
+    assert (got("damaged", None), got("damaged", None)) == (None, None)
+    assert (got("large", b"x" * 9), got("large", b"")) == (b"x" * 9,) * 2
+    assert read[4:] == ["damaged", "large"]
