@@ -56,8 +56,8 @@ class Lengths:
         for length in lengths:
             left -= self._rows[length]
             if left <= 0:
-                return lengths[-1] if lengths[-1] <= 2 * max(1, length) else length
-        return lengths[-1]
+                break
+        return lengths[-1] if lengths[-1] <= 2 * max(1, length) else length
 
 
 def _nice(least: int) -> int:
