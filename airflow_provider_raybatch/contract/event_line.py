@@ -3,15 +3,12 @@
 
 A line is ``<sentence> ::raybatch:: <number> <length> <signature> <document>``. `length` counts the bytes of
 the sentence. The signature by the job's key covers everything; any other line is plain text. The document is
-JSON, or, where that is shorter, JSON without what the sentence says already: deflated with the sentence as
-dictionary, in base64. Of a line that is too long followers keep the event at its end.
+JSON. Of a line that is too long followers keep the event at its end.
 """
 
 from __future__ import annotations
 
-import base64
 import re
-import zlib
 from typing import NamedTuple
 
 from airflow_provider_raybatch.contract.control import is_signed, sign
@@ -27,24 +24,7 @@ _WORD = MARKER.strip()
 _COLONS = re.compile(f":+{_WORD[1:]}")
 _PURPOSE = "line"
 """Of the signature."""
-_LONGEST_DEFLATED = 16 * LONGEST_DOCUMENT
 _HEADER = re.compile(rb"[0-9]{1,18} ([0-9]{1,5}) [0-9a-f]{32} ")
-# What documents have in common, the most frequent last. Part of the format.
-_WORDS = (
-    b'"dead_letter_uri":"","main_failure":"engine: ","chunks":,"savings":{"resumed":0,"reused":0,'
-    b'"duplicates":0,"filled":0,"cost":},"last_run":{"rows":,"errors":,"seconds":,"input_tokens":,"output_tokens":,'
-    b'"tokens_paid":,"output_tokens_per_second":,"gpu_seconds":,"cost":,"currency":,"resumed":0,"reused":0,'
-    b'"duplicates":0,"finish_reasons":{"stop":,"length":},"errors_by_step":{"engine":},"created_at":"2026-"}}'
-    b'{"at":179,"event":"failed","failure_class":"internaluser_errorcancelledtimeout","message":""}'
-    b'{"at":179,"event":"committed","summary":{"uri":"","manifest_uri":".json","format":"parquet","rows":'
-    b',"errors":0,"resumed":0,"reused":0,"duplicates":0,"tokens":{"input":,"cached":0,"output":,"filled":0},'
-    b'"tokens_paid":,"tokens_saved":0,"tokens_generated":,"gpu_seconds":0.0,"cost":,"currency":"USD",'
-    b'"report_uri":"/report.html","output_tokens_per_second":,"seconds":},"reused":false}'
-    b'{"at":179,"message":"","event":"phase","phase":"preflightwaitingcommittingstarting"}'
-    b'{"at":179,"message":"","event":"notice","level":"warninginfo"}'
-    b'{"at":179,"event":"progress","done":,"total":,"errors":0,"resumed":0,"rows_per_second":,'
-    b'"output_tokens_per_second":,"eta_seconds":,"kept":,"cost":,"expected_cost":,"currency":"USD"}'
-)
 
 
 class FoundEvent(NamedTuple):
@@ -64,23 +44,22 @@ def write(text: str, document: str, key: str, number: int) -> str:
     # What a follower's reader would replace can't be signed. The line's last marker is the event's own.
     sentence = cut_to(LONGEST_SENTENCE // 4, _COLONS.sub(_WORD[1:], " ".join(clean(text).split())))
     document = document.replace(_WORD, f"\\u003a{_WORD[1:]}")
-    body = min(document, _deflated(document, sentence), key=lambda one: len(one.encode()))
     header = f"{number} {len(sentence.encode())}"
-    return f"{sentence} {MARKER}{header} {sign(key, _PURPOSE, _signed(header, body, sentence))} {body}"
+    return (
+        f"{sentence} {MARKER}{header} {sign(key, _PURPOSE, _signed(header, document, sentence))} {document}"
+    )
 
 
 def read(line: str, key: str) -> FoundEvent | None:
     """What the event in a line says, ``None`` if the key has signed none."""
     # Of the last marker alone: output before the event may lack its line feed, and have markers.
     before, marker, rest = line.rpartition(MARKER)
-    number, length, signature, body, *_ = [*rest.split(" ", 3), "", "", ""]
+    number, length, signature, document, *_ = [*rest.split(" ", 3), "", "", ""]
     sentence = _end(before, length)
     if not marker or sentence is None or not (number.isascii() and number.isdecimal()):
         return None
-    if not is_signed(key, _PURPOSE, _signed(f"{number} {length}", body, sentence), signature):
-        return None
-    document = body if body.startswith("{") else _inflated(body, sentence)
-    return None if document is None else FoundEvent(int(number), document)
+    is_whole = is_signed(key, _PURPOSE, _signed(f"{number} {length}", document, sentence), signature)
+    return FoundEvent(int(number), document) if is_whole else None
 
 
 def start_of_event(line: bytes) -> int | None:
@@ -93,8 +72,8 @@ def start_of_event(line: bytes) -> int | None:
     return at - length if length <= min(at, LONGEST_SENTENCE + 1) else at
 
 
-def _signed(header: str, body: str, sentence: str) -> str:
-    return f"{header} {body}\n{sentence}"
+def _signed(header: str, document: str, sentence: str) -> str:
+    return f"{header} {document}\n{sentence}"
 
 
 def _end(text: str, length: str) -> str | None:
@@ -105,23 +84,3 @@ def _end(text: str, length: str) -> str | None:
     end = len(content) - 1
     start = end - int(length)
     return content[start:end].decode(errors="replace") if start >= 0 else None
-
-
-def _deflated(document: str, sentence: str) -> str:
-    packer = zlib.compressobj(9, wbits=-15, zdict=_dictionary(sentence))
-    content = packer.compress(document.encode()) + packer.flush()
-    return base64.urlsafe_b64encode(content).decode().rstrip("=")
-
-
-def _inflated(body: str, sentence: str) -> str | None:
-    unpacker = zlib.decompressobj(-15, zdict=_dictionary(sentence))
-    try:
-        content = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
-        document = unpacker.decompress(content, _LONGEST_DEFLATED).decode()
-    except (ValueError, zlib.error):
-        return None
-    return document if unpacker.eof else None
-
-
-def _dictionary(sentence: str) -> bytes:
-    return _WORDS + sentence.encode()

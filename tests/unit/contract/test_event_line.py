@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of the driver's log that carry an event: short, and signed whole."""
+"""Lines of the driver's log that carry an event, signed whole."""
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 from typing import Any
 
 import pytest
@@ -53,11 +51,11 @@ PRICED = SUMMARY.model_copy(
 )
 AT = 1795770975.7
 TYPICAL = [
-    (Phase(phase="preflight", message="checking source, prompt, model, destination and cluster", at=AT), 85),
-    (Notice(message="first request after 11.3 s (replica 10.3 s)", at=AT), 85),
-    (Progress(done=3072, total=4000, rows_per_second=145.53, eta_seconds=6.4, kept=3072, at=AT), 115),
-    (Failed(failure_class=FailureClass.STORAGE, message="The bucket is gone.", at=AT), 100),
-    (Committed(summary=PRICED, at=AT), 290),
+    Phase(phase="preflight", message="checking source, prompt, model, destination and cluster", at=AT),
+    Notice(message="first request after 11.3 s (replica 10.3 s)", at=AT),
+    Progress(done=3072, total=4000, rows_per_second=145.53, eta_seconds=6.4, kept=3072, at=AT),
+    Failed(failure_class=FailureClass.STORAGE, message="The bucket is gone.", at=AT),
+    Committed(summary=PRICED, at=AT),
 ]
 LONG = "日" * 3_999 + "."
 
@@ -66,11 +64,10 @@ def sentence_of(text: str) -> str:
     return text.rpartition(MARKER)[0]
 
 
-@pytest.mark.parametrize(("event", "longest"), TYPICAL, ids=lambda one: getattr(one, "event", ""))
-def test_a_line_says_little_beyond_its_sentence(event: Any, longest: int) -> None:
+@pytest.mark.parametrize("event", TYPICAL, ids=lambda one: one.event)
+def test_a_line_begins_with_its_sentence(event: Any) -> None:
     text = line(event, KEY, 12)
     assert text.startswith(f"{event.timed_text()} {MARKER}12 ")
-    assert len(text.encode()) - len(event.timed_text().encode()) < longest
     assert read_line(text, KEY) == (12, event)
 
 
@@ -98,7 +95,7 @@ def altered(text: str) -> dict[str, str]:
     }
 
 
-ALTERED = altered(line(TYPICAL[2][0], KEY, 12))
+ALTERED = altered(line(TYPICAL[2], KEY, 12))
 
 
 @pytest.mark.parametrize("text", ALTERED.values(), ids=ALTERED)
@@ -109,8 +106,7 @@ def test_what_was_altered_is_text(text: str) -> None:
 
 
 def test_signed_bodies_that_are_no_documents() -> None:
-    bomb = base64.urlsafe_b64encode(b"\x00" * 40).decode()
-    for body in ("", "AAAA", "====", "%", "日", bomb, "{", "null"):
+    for body in ("", "AAAA", "日", "{", "null"):
         signature = sign(KEY, "line", f"5 1 {body}\ns")
         assert read_line(f"s {MARKER}5 1 {signature} {body}", KEY) is None
 
@@ -139,16 +135,6 @@ def test_a_long_text_is_cut_and_its_document_is_not() -> None:
     text = event_line.write(LONG * 3, document, KEY, 0)
     assert len(sentence_of(text).encode()) <= LONGEST_SENTENCE
     assert event_line.read(text, KEY) == (0, document)
-
-
-def test_a_document_that_can_not_be_packed_stays_as_it_is() -> None:
-    """So no document is longer than before, and as many fit."""
-    document = json.dumps({"row": os.urandom(20_000).hex()[::2] + "".join(map(chr, os.urandom(9)))})
-    noise = json.dumps({"row": base64.b85encode(os.urandom(30_000)).decode()})
-    for one in (document, noise):
-        text = event_line.write("row 1", one, KEY, 0)
-        assert len(text) <= len("row 1 ") + len(MARKER) + len("0 5 ") + 33 + len(one)
-        assert event_line.read(text, KEY) == (0, one)
 
 
 @pytest.mark.parametrize("length", ["16384", "16385", "99999", "0"])
