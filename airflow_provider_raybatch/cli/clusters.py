@@ -31,7 +31,7 @@ def show_clusters(options: Namespace) -> None:
         lambda: sweep(server, options.namespace, installation, fate_in_database, delete=options.delete)
     )
     now = swept.found.now
-    print_rows((_row(one, verdict, now) for one, verdict in swept.judged), options.format, _FIRST, "name")
+    print_rows((_row(one, verdict, now) for one, verdict in swept.judged), options.format, _FIRST)
     if options.format == "table":
         for name in swept.deleted:
             print(clean(f"Deleted {name}."))

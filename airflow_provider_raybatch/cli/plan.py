@@ -14,9 +14,8 @@ from rich.text import Text
 from airflow_provider_raybatch.cli.last_run import dataset_at
 from airflow_provider_raybatch.cli.preview_job import run_preview_job
 from airflow_provider_raybatch.cli.reports import WantedReport, find_report
-from airflow_provider_raybatch.cli.tables import console, show_findings, show_table
 from airflow_provider_raybatch.cli.task_of import BatchTask
-from airflow_provider_raybatch.cli.terminal import json_line, steady
+from airflow_provider_raybatch.cli.terminal import console, json_line, show_findings, show_table, steady
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.events import Planned
 from airflow_provider_raybatch.contract.failures import RaybatchError

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from airflow_provider_raybatch.cli.preview_job import run_preview_job
-from airflow_provider_raybatch.cli.tables import console, show_findings, show_indented
-from airflow_provider_raybatch.cli.terminal import json_line, steady
+from airflow_provider_raybatch.cli.terminal import console, json_line, show_findings, show_indented, steady
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.events import Previewed, RowAnswered, RowPreviewed
 from airflow_provider_raybatch.contract.preview import (

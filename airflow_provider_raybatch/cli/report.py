@@ -15,7 +15,7 @@ from airflow_provider_raybatch.cli.paths import absolute
 from airflow_provider_raybatch.cli.reports import WantedReport, find_report
 from airflow_provider_raybatch.cli.task_of import batch_task
 from airflow_provider_raybatch.cli.task_options import TASK_OPTIONS
-from airflow_provider_raybatch.cli.terminal import Row, cell, json_line, print_table, steady
+from airflow_provider_raybatch.cli.terminal import Row, cell, json_line, print_rows, steady
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.text import count_of, cut_to
@@ -95,7 +95,7 @@ def _print(report: Report) -> None:
     print(steady(f"{task.dag_id}.{task.task_id}{mapped}, run {task.run_id}, {moment(report.created_at)}"))
     print(steady(" ".join(text for text in ending(report) if text)))
     print()
-    print_table(_numbers(report))
+    print_rows(_numbers(report), "table")
     for line in (*_steps(report), *_failures(report), *_schema(report), *_answers(report), *_samples(report)):
         print(steady(line))
     print()

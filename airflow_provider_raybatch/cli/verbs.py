@@ -20,7 +20,7 @@ _FORMAT = Option(
     "--format",
     choices=("table", "jsonl"),
     default="table",
-    help="a table as wide as the terminal (default), or one JSON object a line, with whole values",
+    help="a table as wide as the terminal (default), or one JSON object a line, with all columns and whole values",
 )
 
 VERBS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -232,7 +233,7 @@ def test_ray_data_llm_is_not_asked(ray: FakeRay, capsys: pytest.CaptureFixture[s
 def test_sizes_are_shown_with_reasons(ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
     reporting(ray, events.Planned(report=REPORT))
     text = printed(capsys, "plan")
-    cells = [[cell.strip() for cell in line.split("\u2502")] for line in text.splitlines()]
+    cells = [re.split(" {2,}", line.strip()) for line in text.splitlines()]
     assert text.startswith("the options: 1,200 rows, 1,000 left to ask in 2 files of 4.8 MiB\n")
     assert ["80", "300", "900", "4,000", "99,000", "8,192"] in cells
     assert ["1,024", "11", "3"] in cells
