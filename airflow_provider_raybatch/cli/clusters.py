@@ -9,8 +9,9 @@ from argparse import Namespace
 
 from airflow_provider_raybatch.cli.quiet import quietly
 from airflow_provider_raybatch.cli.terminal import Row, print_rows
-from airflow_provider_raybatch.cluster.kuberay.sweep import Leftover, Sweep
+from airflow_provider_raybatch.cluster.kuberay.sweep import ACTIVE_RUNS, Leftover, RunFate, Sweep
 from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.contract.text import clean, count_of
 
 _FIRST = ("name", "state", "verdict", "reason", "task", "age", "gpus", "ends", "run")
@@ -19,7 +20,6 @@ _FIRST = ("name", "state", "verdict", "reason", "task", "age", "gpus", "ends", "
 
 def show_clusters(options: Namespace) -> None:
     """List the clusters that tasks have made, or delete those that were left."""
-    from airflow_provider_raybatch.cli.task_fates import fate_in_database
     from airflow_provider_raybatch.hooks.installation import known_installation_id
     from airflow_provider_raybatch.hooks.kubernetes import DEFAULT_KUBERNETES_CONN_ID, KubernetesServerHook
     from airflow_provider_raybatch.hooks.left_clusters import sweep
@@ -28,7 +28,7 @@ def show_clusters(options: Namespace) -> None:
     server = quietly(hook.server)
     installation = quietly(known_installation_id) or ""
     swept = quietly(
-        lambda: sweep(server, options.namespace, installation, fate_in_database, delete=options.delete)
+        lambda: sweep(server, options.namespace, installation, _fate_in_database, delete=options.delete)
     )
     now = swept.found.now
     print_rows((_row(one, verdict, now) for one, verdict in swept.judged), options.format, _FIRST)
@@ -48,6 +48,25 @@ def show_clusters(options: Namespace) -> None:
         print(clean(sentence), file=sys.stderr)
     if swept.found.unseen:
         print(swept.found.unseen_sentence, file=sys.stderr)
+
+
+def _fate_in_database(task: TaskKey) -> RunFate:
+    """The state of a task; unknown where the database gives no answer."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    try:
+        with create_session() as session:
+            runs = DagRun.find(dag_id=task.dag_id, run_id=task.run_id, session=session)
+            if not runs:
+                return RunFate(exists=False)
+            found = runs[0].get_task_instance(task.task_id, map_index=task.map_index, session=session)
+    except Exception:  # a database of any kind; what can't be asked is not known
+        return RunFate(known=False)
+    if found is None:
+        return RunFate(exists=False)
+    state = None if found.state is None else str(found.state)
+    return RunFate(state=state, run_active=str(runs[0].state) in ACTIVE_RUNS)
 
 
 def _row(one: Leftover, verdict: Sweep, now: float) -> Row:

@@ -9,10 +9,9 @@ import unicodedata
 from argparse import Namespace
 from pathlib import Path
 
-from airflow_provider_raybatch.cli.connection import s3_access
 from airflow_provider_raybatch.cli.dag_text import DagQuestion, dag_text
 from airflow_provider_raybatch.cli.file_columns import columns_of
-from airflow_provider_raybatch.cli.paths import absolute, absolute_folder
+from airflow_provider_raybatch.cli.places import absolute, absolute_folder, s3_access
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.location import WILDCARDS
 from airflow_provider_raybatch.contract.text import clean, count_of

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from airflow_provider_raybatch.cli.last_run import dataset_at
+from airflow_provider_raybatch.cli.places import dataset_at
 from airflow_provider_raybatch.cli.preview_job import run_preview_job
 from airflow_provider_raybatch.cli.reports import WantedReport, find_report
 from airflow_provider_raybatch.cli.task_of import BatchTask

@@ -9,8 +9,7 @@ from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-from airflow_provider_raybatch.cli.masking import masked
-from airflow_provider_raybatch.cli.quiet import quietly
+from airflow_provider_raybatch.cli.quiet import masked, quietly
 from airflow_provider_raybatch.cli.task_of import BatchTask, batch_task
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.contract.events import Event

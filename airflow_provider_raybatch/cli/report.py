@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_raybatch.cli.paths import absolute
+from airflow_provider_raybatch.cli.option import TASK_OPTIONS
+from airflow_provider_raybatch.cli.places import absolute
 from airflow_provider_raybatch.cli.reports import WantedReport, find_report
 from airflow_provider_raybatch.cli.task_of import batch_task
-from airflow_provider_raybatch.cli.task_options import TASK_OPTIONS
 from airflow_provider_raybatch.cli.terminal import Row, cell, json_line, print_rows, steady
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.report import Report

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 
-from airflow_provider_raybatch.cli.connection import quietly_with
-from airflow_provider_raybatch.cli.last_run import subfolders
+from airflow_provider_raybatch.cli.places import quietly_with, subfolders
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.journal import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.layout import (

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from airflow_provider_raybatch.cli.connection import s3_access
-from airflow_provider_raybatch.cli.last_run import dataset_at
-from airflow_provider_raybatch.cli.paths import absolute
+from airflow_provider_raybatch.cli.places import absolute, dataset_at, s3_access
 from airflow_provider_raybatch.cli.terminal import Row, print_rows
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import count_of

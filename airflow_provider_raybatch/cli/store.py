@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_provider_raybatch.cli.connection import s3_access
-from airflow_provider_raybatch.cli.paths import absolute
+from airflow_provider_raybatch.cli.places import absolute, s3_access
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.layout import STORE_MARK

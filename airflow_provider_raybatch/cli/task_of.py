@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cli.dag_file import find_task, importing_from
-from airflow_provider_raybatch.cli.masking import masked
-from airflow_provider_raybatch.cli.paths import absolute, absolute_folder
-from airflow_provider_raybatch.cli.quiet import quietly
+from airflow_provider_raybatch.cli.places import absolute, absolute_folder
+from airflow_provider_raybatch.cli.quiet import masked, quietly
 from airflow_provider_raybatch.cli.rendering import XComs, render, run_conf, run_date, template_context
 from airflow_provider_raybatch.cluster.submit.request import with_source_digest
 from airflow_provider_raybatch.coercion import given_mapping, is_absent
@@ -67,7 +66,7 @@ class BatchTask:
 
 
 def batch_task(options: Namespace) -> BatchTask:
-    """The batch inference that :data:`~.task_options.TASK_OPTIONS` name.
+    """The batch inference that :data:`~.option.TASK_OPTIONS` name.
 
     The DAG file, and the function of a ``@task.ray_batch``, run in this process, as they do in Airflow.
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_raybatch.cli.option import TASK_OPTIONS
 from airflow_provider_raybatch.cli.task_of import BatchTask, batch_task
-from airflow_provider_raybatch.cli.task_options import TASK_OPTIONS
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from tests.support.approved import AssertSentences
 

@@ -1,19 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dataset that a user names: a destination, or a folder with a destination for each run."""
+"""Places that a user names: files and folders, with the credentials for them, and the dataset there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider_raybatch.cli.connection import quietly_with
+from airflow_provider_raybatch.cli.quiet import quietly
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset, s3_credentials
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.contract.secrets import AwsCredentials
+
+Result = TypeVar("Result")
+
 _MOST_TRIED = 100
 """Runs without a dataset that are passed over: they failed, or are not done."""
+
+
+def absolute(location: str) -> str:
+    """`location`, a local one as an absolute path. Symbolic links in it stay."""
+    if "://" in location or not location:
+        return location
+    return os.path.abspath(os.path.expanduser(location))  # noqa: PTH100, PTH111 - keeps symbolic links
+
+
+def absolute_folder(name: str) -> str:
+    """The absolute path of a folder; `name` itself where there is none, such as a Hugging Face id."""
+    place = absolute(name)
+    return place if os.path.isdir(place) else name  # noqa: PTH112 - takes any text
+
+
+def s3_access(place: str, aws_conn_id: str | None) -> AwsCredentials | None:
+    """The credentials for a location, if it is in S3 and a connection is named.
+
+    :raises RayConnectionError: the connection can't be used.
+    """
+    return quietly_with(aws_conn_id, lambda: s3_credentials(place, aws_conn_id))
+
+
+def quietly_with(aws_conn_id: str | None, call: Callable[[], Result]) -> Result:
+    """What `call` returns, which reads a connection if one is named."""
+    # Without one, Airflow is not needed, and importing it takes seconds.
+    return call() if aws_conn_id is None else quietly(call)
 
 
 def dataset_at(place: str, aws_conn_id: str | None) -> Dataset:
