@@ -13,6 +13,7 @@ from tests.support.responses import DAY, START, Shop, table
 
 def test_store_size_is_shown_without_ray(tmp_path: Path) -> None:
     shop = Shop(LocalFolder(str(tmp_path)))
+    shop.store().prepare()
     shop.store().add("s", [table(range(3))])
     shop.store(max_age=DAY).add("t", [table(range(3, 5))])
     shop.now += DAY
@@ -23,8 +24,8 @@ def test_store_size_is_shown_without_ray(tmp_path: Path) -> None:
     assert (size.oldest, size.newest) == (START, START)
     assert size.index_bytes == sum(entry.size for entry in shop.folder.list("v1/index"))
     code = (
-        "import runpy, sys; sys.modules['ray'] = None\n"
-        "runpy.run_module('airflow_provider_raybatch.job.reuse.store', run_name='__main__')"
+        "import sys; sys.modules['ray'] = None\n"
+        "from airflow_provider_raybatch.cli.definition import main; main(['store', sys.argv[1]])"
     )
     completed = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
