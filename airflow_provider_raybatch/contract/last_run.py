@@ -1,11 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of the dataset before this one, for looking at both side by side."""
+"""The numbers of the dataset before this one, for looking at both side by side; and those in an XCom."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import Field
 
 from airflow_provider_raybatch.contract.base import ContractModel
+
+_COUNTS = (
+    "rows",
+    "errors",
+    "tokens_paid",
+    "resumed",
+    "reused",
+    "duplicates",
+    "input_tokens",
+    "output_tokens",
+)
+_AMOUNTS = ("seconds", "output_tokens_per_second", "gpu_seconds", "cost")
+_MOST = 1e15
+_CURRENCY = re.compile("[A-Z]{3}")
 
 
 class LastRun(ContractModel):
@@ -38,3 +56,30 @@ class LastRun(ContractModel):
     errors_by_step: dict[str, int] = Field(default_factory=dict)
     columns: dict[str, str] | None = None
     created_at: str | None = None
+
+
+def numbers_in(result: Any) -> dict[str, Any]:
+    """The numbers in a task's return value, by fields of :class:`LastRun`; what is not a number is left out.
+
+    Whoever may edit XComs may put anything there, so no text of it counts but a currency.
+    """
+    given = dict(result) if isinstance(result, Mapping) else {}
+    tokens = given.get("tokens")
+    if isinstance(tokens, Mapping):
+        given |= {"input_tokens": tokens.get("input"), "output_tokens": tokens.get("output")}
+    found = {name: given[name] for name in _COUNTS if is_count(given.get(name))}
+    found |= {name: given[name] for name in _AMOUNTS if is_amount(given.get(name))}
+    currency = given.get("currency")
+    if isinstance(currency, str) and _CURRENCY.fullmatch(currency):
+        found["currency"] = currency
+    return found
+
+
+def is_count(value: object) -> bool:
+    """Whether `value` is a number of things, which a database holds."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def is_amount(value: object) -> bool:
+    """Whether `value` is an amount of something: finite, not negative, and of a bearable size."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST

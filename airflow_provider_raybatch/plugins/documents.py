@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.last_run import is_count
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.contract.report import Report, parse_report
-from airflow_provider_raybatch.plugins.nights import number_of
 from airflow_provider_raybatch.plugins.refusal import NotShownError
 
 MOST_VALUES = 50_000
@@ -53,8 +53,9 @@ def manifest_in(content: bytes, path: str) -> Manifest:
         found, document["files"] = files, files[:MOST_LISTED]
         content = json.dumps(document).encode()
     _check(document, path)
-    size = sum(number_of(one.get("bytes")) or 0 for one in found if isinstance(one, dict))
-    return Manifest(parsed(parse_manifest, content, path), len(found), int(size))
+    sizes = [one.get("bytes") for one in found if isinstance(one, dict)]
+    size = sum(one for one in sizes if is_count(one))
+    return Manifest(parsed(parse_manifest, content, path), len(found), size)
 
 
 def parsed(parse: Callable[[bytes, str], Document], content: bytes, path: str) -> Document:

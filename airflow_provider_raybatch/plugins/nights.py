@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 import datetime
-import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from airflow_provider_raybatch.contract.last_run import is_amount, numbers_in
 from airflow_provider_raybatch.plugins.task_key import TaskInstance
 
 MOST_NIGHTS = 25
 MOST_INSTANCES = 50
 """Of a mapped task, in all nights together."""
 
-_LARGEST = 1e15
-_CURRENCY = re.compile(r"[A-Z]{3}")
 _ALL_ENDED = ("failed", "upstream_failed", "running", "deferred", "up_for_retry", "queued", "scheduled")
 """States of which one instance gives its state to a whole night, in this order."""
 
@@ -26,7 +23,7 @@ _ALL_ENDED = ("failed", "upstream_failed", "running", "deferred", "up_for_retry"
 class Numbers:
     """What a task returned about its run; ``None`` where it is not a number.
 
-    Whoever may edit XComs can change it, so it is typed, and nothing else is taken out of there.
+    Whoever may edit XComs can change it, so nothing else is taken out of there.
     """
 
     rows: float | None = None
@@ -75,36 +72,19 @@ def instance_of(found: Mapping[str, Any]) -> Instance | None:
     if not isinstance(run_id, str) or not isinstance(map_index, int):
         return None
     ti = TaskInstance(str(found.get("dag_id")), run_id, str(found.get("task_id")), map_index)
-    state = found.get("state")
+    state, duration = found.get("state"), found.get("duration")
     return Instance(
         ti=ti,
         at=_time(found.get("logical_date")) or _time(found.get("run_after")),
         state=state if isinstance(state, str) and state else "no state",
-        duration=number_of(found.get("duration")),
+        duration=duration if is_amount(duration) else None,
     )
 
 
 def numbers_of(result: Any) -> Numbers:
     """The numbers in what a task returned."""
-    if not isinstance(result, Mapping):
-        return Numbers()
-    currency = result.get("currency")
-    return Numbers(
-        rows=number_of(result.get("rows")),
-        errors=number_of(result.get("errors")),
-        tokens_paid=number_of(result.get("tokens_paid")),
-        seconds=number_of(result.get("seconds")),
-        gpu_seconds=number_of(result.get("gpu_seconds")),
-        cost=number_of(result.get("cost")),
-        currency=currency if isinstance(currency, str) and _CURRENCY.fullmatch(currency) else None,
-    )
-
-
-def number_of(value: Any) -> float | None:
-    """`value` if it is a number of something: finite, not negative, and of a bearable size."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return value if 0 <= value <= _LARGEST and math.isfinite(value) else None
+    found = numbers_in(result)
+    return Numbers(**{one.name: found.get(one.name) for one in fields(Numbers)})
 
 
 def nights_of(instances: Sequence[Instance], cut: bool = False) -> list[Night]:
