@@ -27,10 +27,9 @@ from airflow_provider_raybatch.plugins.looking import Look, look_at
 from airflow_provider_raybatch.plugins.own_batches import own_batches
 from airflow_provider_raybatch.plugins.pages.batches import batches_page
 from airflow_provider_raybatch.plugins.pages.dataset import dataset_page
-from airflow_provider_raybatch.plugins.pages.failed_rows import failed_rows_page
 from airflow_provider_raybatch.plugins.pages.frame import Frame, message_page
 from airflow_provider_raybatch.plugins.pages.nights import nights_page
-from airflow_provider_raybatch.plugins.pages.task_report import report_page
+from airflow_provider_raybatch.plugins.pages.task_report import failed_rows_page, report_page
 from airflow_provider_raybatch.plugins.refusal import NotShownError
 from airflow_provider_raybatch.plugins.task_key import TaskInstance
 from airflow_provider_raybatch.plugins.threads import Readers

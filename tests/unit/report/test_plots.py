@@ -8,8 +8,15 @@ from xml.etree.ElementTree import Element, tostring
 
 import pytest
 
-from airflow_provider_raybatch.report.axis import number_axis, time_axis
-from airflow_provider_raybatch.report.plots import bar, bars, histogram, line_plot, stacked
+from airflow_provider_raybatch.report.plots import (
+    bar,
+    bars,
+    histogram,
+    line_plot,
+    number_axis,
+    stacked,
+    time_axis,
+)
 
 TINY, HUGE = 1e-300, 1e308
 SERIES: dict[str, list[tuple[float, float | None]]] = {
