@@ -92,5 +92,5 @@ TASK_OPTIONS = (
     Option("--aws-conn-id", metavar="ID", help="an aws connection for s3://; by default the task's"),
     Option("--hf-conn-id", metavar="ID", help="connection with a Hugging Face token; by default the task's"),
 )
-"""For verbs about one batch inference; :func:`~.task_of.batch_task` reads them."""
-"""They name a batch inference: a task of a DAG file, or the operator's arguments."""
+"""They name a batch inference, a task of a DAG file or the operator's arguments, for
+:func:`~.task_of.batch_task`."""

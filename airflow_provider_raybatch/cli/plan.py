@@ -13,7 +13,7 @@ from rich.text import Text
 
 from airflow_provider_raybatch.cli.places import dataset_at
 from airflow_provider_raybatch.cli.preview_job import run_preview_job
-from airflow_provider_raybatch.cli.reports import WantedReport, find_report
+from airflow_provider_raybatch.cli.reports import find_report
 from airflow_provider_raybatch.cli.task_of import BatchTask
 from airflow_provider_raybatch.cli.terminal import console, json_line, show_findings, show_table, steady
 from airflow_provider_raybatch.contract.base import parse
@@ -92,7 +92,7 @@ def _changed(task: BatchTask, manifest_uri: str) -> list[str]:
 
     now, last = explaining(task.spec), dict[str, Any]()
     with suppress(RaybatchError):
-        last = find_report(manifest_uri, task.aws_conn_id, WantedReport()).arguments
+        last = find_report(manifest_uri, task.aws_conn_id).arguments
     return [one for one in _OF_RATES if last and last.get(one) != now.get(one)]
 
 

@@ -8,22 +8,18 @@ import tempfile
 import webbrowser
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-from airflow_provider_raybatch.cli.option import TASK_OPTIONS
 from airflow_provider_raybatch.cli.places import absolute
-from airflow_provider_raybatch.cli.reports import WantedReport, find_report
-from airflow_provider_raybatch.cli.task_of import batch_task
+from airflow_provider_raybatch.cli.reports import find_report
 from airflow_provider_raybatch.cli.terminal import Row, cell, json_line, print_rows, steady
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.text import count_of, cut_to
 from airflow_provider_raybatch.report.card import dataset_card
 from airflow_provider_raybatch.report.comparison import Figure, column_changes, figures
-from airflow_provider_raybatch.report.page import report_page
+from airflow_provider_raybatch.report.page import ending, moment, report_page
 from airflow_provider_raybatch.report.sections.steps import step_rows
-from airflow_provider_raybatch.report.summary import ending, moment
 
 STDOUT = "-"
 _MOST_SAMPLES = 3
@@ -33,7 +29,7 @@ _LONGEST_TEXT = 300
 
 def show_report(options: Namespace) -> None:
     """Print, open or write a report as the options say."""
-    report = _report(options)
+    report = find_report(absolute(options.place), options.aws_conn_id, options.run)
     if options.without_content:
         report = report.without_content()
     card = STDOUT if options.card is None else options.card
@@ -47,28 +43,6 @@ def show_report(options: Namespace) -> None:
         print(json_line(report.model_dump(mode="json")))
     elif options.output is None and not card:
         _print(report)
-
-
-def _report(options: Namespace) -> Report:
-    wanted = WantedReport(run_id=options.run)
-    if options.place is not None:
-        if options.dag is not None:
-            raise SpecError("dag: a place was given as well; give one of both.")
-        return find_report(absolute(options.place), options.aws_conn_id, wanted)
-    if options.dag is None:
-        raise SpecError("place: no report was named; give a destination, or --dag FILE.")
-    task = batch_task(_with_defaults(options))
-    if not task.has_destination:
-        raise SpecError(f"destination: it is not known ({' '.join(task.notes)}); give it in place of --dag.")
-    dag_id, task_id = task.names
-    wanted = replace(wanted, dag_id=dag_id, task_id=task_id, map_index=options.map_index)
-    return find_report(task.spec.destination, task.aws_conn_id, wanted)
-
-
-def _with_defaults(options: Namespace) -> Namespace:
-    """The options with those that other verbs have besides, which were not given."""
-    names = {flag[2:].replace("-", "_") for option in TASK_OPTIONS for flag in option.flags}
-    return Namespace(**{**dict.fromkeys(names), **vars(options)})
 
 
 def _write(file: str, text: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import takewhile
 
 from airflow_provider_raybatch.cli.places import quietly_with, subfolders
@@ -22,7 +21,6 @@ from airflow_provider_raybatch.contract.layout import (
 )
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.contract.report import Report, parse_report
-from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.dataset import s3_credentials
 from airflow_provider_raybatch.storage.folder import Folder, folder
 
@@ -30,37 +28,18 @@ _MOST_RUNS = 100
 """Folders of runs, and entries of a journal, that are looked at."""
 
 
-@dataclass(frozen=True)
-class WantedReport:
-    """Which of several reports; ``None`` for any."""
-
-    run_id: str | None = None
-    dag_id: str | None = None
-    task_id: str | None = None
-    map_index: int | None = None
-
-    def fits(self, task: TaskKey) -> bool:
-        """Whether a job of `task` is meant."""
-        pairs = (
-            (self.run_id, task.run_id),
-            (self.dag_id, task.dag_id),
-            (self.task_id, task.task_id),
-            (self.map_index, task.map_index),
-        )
-        return all(wanted is None or wanted == found for wanted, found in pairs)
-
-
-def find_report(place: str, aws_conn_id: str | None, wanted: WantedReport) -> Report:
-    """The newest report that fits.
+def find_report(place: str, aws_conn_id: str | None, run_id: str | None = None) -> Report:
+    """The newest report.
 
     :param place: a destination, a folder with destinations of runs, or the uri of a manifest or a report.
+    :param run_id: of the DAG run; by default any.
     :raises SpecError: there is none, or its file is broken.
     :raises StorageError: `place` can't be read.
     """
-    return quietly_with(aws_conn_id, lambda: _find(place, aws_conn_id, wanted))
+    return quietly_with(aws_conn_id, lambda: _find(place, aws_conn_id, run_id))
 
 
-def _find(place: str, aws_conn_id: str | None, wanted: WantedReport) -> Report:
+def _find(place: str, aws_conn_id: str | None, run_id: str | None) -> Report:
     credentials = s3_credentials(place, aws_conn_id)
 
     def opened(uri: str) -> Folder:
@@ -69,12 +48,12 @@ def _find(place: str, aws_conn_id: str | None, wanted: WantedReport) -> Report:
     if place.endswith((".json", ".html")):
         return _of_file(place, opened)
     here = opened(place)
-    found = _newest(here, wanted)
+    found = _newest(here, run_id)
     runs = () if found is not None else reversed(subfolders(here)[-_MOST_RUNS:])
     for name in runs:
-        found = found or _newest(opened(f"{here.uri}/{name}"), wanted)
+        found = found or _newest(opened(f"{here.uri}/{name}"), run_id)
     if found is None:
-        run = f" of the run {wanted.run_id!r}" if wanted.run_id is not None else ""
+        run = f" of the run {run_id!r}" if run_id is not None else ""
         raise SpecError(
             f"report: there is none{run} at {place}, nor in a folder in it; give the destination of a batch "
             "inference that has run."
@@ -97,20 +76,22 @@ def _read(place: Folder, path: str) -> Report:
     return parse_report(place.read(path), f"report: {place.uri}/{path}")
 
 
-def _newest(place: Folder, wanted: WantedReport) -> Report | None:
+def _newest(place: Folder, run_id: str | None) -> Report | None:
     """The newest report in a destination, whether its job has published a dataset or not."""
-    entries = [entry for entry in _journal(place) if wanted.fits(entry.owner)]
-    found: list[tuple[str, Report | str]] = [(one.created_at, one) for one in _written(place, wanted)]
+    entries = [entry for entry in _journal(place) if run_id in (None, entry.owner.run_id)]
+    found: list[tuple[str, Report | str]] = [
+        (one.created_at, one) for one in _written(place) if run_id in (None, one.task.run_id)
+    ]
     found += _lost(place, entries)
-    manifest = _newest_manifest(place, wanted, entries)
+    manifest = _newest_manifest(place, run_id, entries)
     if manifest is not None:
         found.append((_manifest(place, manifest).created_at, manifest))
     newest = max(found, key=lambda pair: pair[0])[1] if found else None
     return _committed(place, newest) if isinstance(newest, str) else newest
 
 
-def _newest_manifest(place: Folder, wanted: WantedReport, entries: Sequence[JournalEntry]) -> str | None:
-    if wanted == WantedReport():
+def _newest_manifest(place: Folder, run_id: str | None, entries: Sequence[JournalEntry]) -> str | None:
+    if run_id is None:
         return None if place.head(NEWEST_MANIFEST) is None else NEWEST_MANIFEST
     for entry in entries:
         if entry.kind == "commit" and entry.published is not None:
@@ -136,14 +117,12 @@ def _committed(place: Folder, file: str) -> Report:
     return _read(place, path)
 
 
-def _written(place: Folder, wanted: WantedReport) -> Iterator[Report]:
+def _written(place: Folder) -> Iterator[Report]:
     """Reports of runs without a dataset, as their jobs wrote them."""
     for name in subfolders(place, PARTS)[-_MOST_RUNS:]:
         path = f"{PARTS}/{name}/{REPORT_DATA}"
         if place.head(path) is not None:
-            report = _read(place, path)
-            if wanted.fits(report.task):
-                yield report
+            yield _read(place, path)
 
 
 def _lost(place: Folder, entries: Sequence[JournalEntry]) -> list[tuple[str, Report]]:

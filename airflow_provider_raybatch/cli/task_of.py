@@ -59,11 +59,6 @@ class BatchTask:
     notes: tuple[str, ...] = field(default=())
     names: tuple[str, str] = ("", "")
 
-    @property
-    def has_destination(self) -> bool:
-        """Whether the destination is known."""
-        return self.spec.destination != NO_DESTINATION
-
 
 def batch_task(options: Namespace) -> BatchTask:
     """The batch inference that :data:`~.option.TASK_OPTIONS` name.

@@ -157,24 +157,21 @@ VERBS = (
         summary="Show how a run went: rows, reasons, cost, samples",
         description=(
             "Show the report of a batch inference that has run: rows and reasons of failed ones, cost, "
-            "answers and samples, each number beside the last dataset's. It is read from the destination, "
-            "which a DAG file names, too; of several runs there, the newest one is shown."
+            "answers and samples, each number beside the last dataset's. It is read from the destination; of "
+            "several runs there, the newest one is shown."
         ),
         examples=(
             "report s3://lake/industries/",
             "report out/ --open",
-            "report --dag dags/nightly.py --task label --date 2026-11-30",
             "report out/ --run scheduled__2026-11-30T02:00:00+00:00 --json",
             "report out/ --card README.md --without-content",
         ),
         options=(
             Option(
                 "place",
-                nargs="?",
                 metavar="URI_OR_FOLDER",
                 help="a destination, a folder of runs' destinations, or the uri of a manifest or a report",
             ),
-            *TASK_OPTIONS[:6],
             Option("--run", metavar="RUN_ID", help="id of the DAG run; by default the newest"),
             Option("--open", action="store_true", help="open the page in a browser"),
             Option("--output", metavar="FILE", help="write the page as HTML; it replaces the file"),

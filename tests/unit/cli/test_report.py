@@ -31,17 +31,6 @@ from tests.support.s3_server import serving
 
 OTHER = "20261126T010203-0123abcd"
 OLD = {"created_at": "2026-11-26T01:05:00+00:00"}
-DAG = """
-from datetime import datetime
-from airflow.sdk import DAG
-from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
-
-with DAG("nightly", schedule="@daily", start_date=datetime(2026, 1, 1)):
-    RayBatchInferenceOperator(
-        task_id="label", source="/in.parquet", engine="echo", prompt="{row.name}",
-        destination="FOLDER/{{ ds }}",
-    )
-"""
 Show = Callable[..., str]
 
 
@@ -232,15 +221,6 @@ def test_a_dataset_without_a_report_is_one_sentence(tmp_path: Path, show: Show, 
     assert "The job failed, and no dataset was published." in show(tmp_path)
 
 
-def test_a_dag_file_names_the_destination(tmp_path: Path, show: Show) -> None:
-    dags = tmp_path / "dags.py"
-    dags.write_text(DAG.replace("FOLDER", str(tmp_path)))
-    place = LocalFolder(str(tmp_path / "2026-11-02"))
-    commit(place)
-    leave(place, key(task_id="another"))
-    assert "1.25 USD" in show("--dag", dags, "--date", "2026-11-02")
-
-
 def test_a_report_in_s3_is_read_and_opened(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as server:
         server.open_to_this_process(monkeypatch)
@@ -272,8 +252,6 @@ def test_what_is_no_destination_is_refused(tmp_path: Path, refused: Show) -> Non
     assert refused(tmp_path / "missing/manifest.json").startswith(
         f"{tmp_path / 'missing/manifest.json'}: can't read"
     )
-    assert refused("--run", "night") == "place: no report was named; give a destination, or --dag FILE.\n"
-    assert refused(tmp_path, "--dag", "x.py") == "dag: a place was given as well; give one of both.\n"
 
 
 def test_an_unreachable_bucket_is_one_sentence(refused: Show, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.cli.option import TASK_OPTIONS
-from airflow_provider_raybatch.cli.task_of import BatchTask, batch_task
+from airflow_provider_raybatch.cli.task_of import NO_DESTINATION, BatchTask, batch_task
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from tests.support.approved import AssertSentences
 
@@ -64,7 +64,7 @@ def test_rendered_for_a_date(dag_file: Callable[[str], str]) -> None:
     task = found("--dag", file, "--date", "2026-11-02")
     assert task.spec.source == ["/lake/2026-11-02/"]
     assert task.spec.sampling == {"max_tokens": 16}
-    assert (task.ray_conn_id, task.has_destination) == ("gpus", True)
+    assert (task.ray_conn_id, task.spec.destination) == ("gpus", "/lake/out")
     assert task.title == "task 'label' of DAG 'nightly' on 2026-11-02"
 
 
@@ -96,7 +96,7 @@ def test_defaults_of_xcoms(dag_file: Callable[[str], str]) -> None:
 def test_what_is_not_needed_is_left_out(dag_file: Callable[[str], str]) -> None:
     file = dag_file("batch(destination=\"/out/{{ ti.xcom_pull('extract') }}\")")
     task = found("--dag", file)
-    assert not task.has_destination
+    assert task.spec.destination == NO_DESTINATION
     (note,) = task.notes
     assert note.startswith("destination: it takes the XCom 'return_value' of task 'extract'")
     assert found("--dag", file, "--destination", "/elsewhere").notes == ()
@@ -185,7 +185,7 @@ def test_options_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert task.spec.source == [f"{tmp_path}/a.csv", "s3://lake/b.csv"]
     assert task.spec.chat_template == "{{ messages }}"
     assert (task.spec.max_errors, task.spec.sampling) == (3, {"max_tokens": 4})
-    assert not task.has_destination
+    assert task.spec.destination == NO_DESTINATION
 
 
 def test_options_replace_those_of_the_task(dag_file: Callable[[str], str]) -> None:
