@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import math
 import re
 import sys
 from collections.abc import Iterable
@@ -98,9 +99,7 @@ def write_utf8() -> None:
 
 def money_of(amount: float, currency: str | None) -> str:
     """An amount of money: "1,234.50 EUR", and of small ones two digits that count: "0.0042 EUR"."""
-    digits = 2
-    while digits < 6 and 0 < amount < 10 ** (1 - digits):
-        digits += 1
+    digits = 2 if amount == 0 or abs(amount) >= 0.1 else min(12, 1 - math.floor(math.log10(abs(amount))))
     return f"{amount:,.{digits}f} {currency or ''}".rstrip()
 
 

@@ -15,7 +15,6 @@ from airflow_provider_raybatch.report.sections.figures import tiles
 from airflow_provider_raybatch.report.sections.origin import origin
 from airflow_provider_raybatch.report.sections.quality import quality
 from airflow_provider_raybatch.report.sections.speed import speed
-from airflow_provider_raybatch.report.summary import ending, moment
 
 
 def report_page(report: Report) -> str:
@@ -36,6 +35,30 @@ def report_body(report: Report) -> list[Content]:
     )
     parts = [part for part in found if part is not None]
     return [_head(report), _state(report), _tiles(report, shown), _contents(parts), *parts]
+
+
+def ending(report: Report) -> tuple[str, str]:
+    """What happened to the dataset, and why; the second is empty for a dataset that is complete."""
+    if report.state == "committed":
+        unanswered = 0 if report.counts is None else report.counts.unanswered
+        errors = (report.errors or 0) - unanswered
+        failed = f", {words.count(errors)} failed" if errors else ""
+        noun = "row" if report.rows == 1 else "rows"
+        told = f"{words.count(report.rows)} good {noun}{failed}"
+        if unanswered:
+            return f"The batch ended early: {told}, {words.count(unanswered)} not asked before.", ""
+        return f"The dataset is complete: {told}.", ""
+    if report.failure:
+        kind = f" ({report.failure_class.value})" if report.failure_class is not None else ""
+        return f"The job failed{kind}, and no dataset was published.", report.failure
+    title = "The job ended without saying why, and no dataset was published."
+    return title, "It was killed, or its node was lost. Shown is what it noted until then."
+
+
+def moment(text: str) -> str:
+    """A time of ISO 8601 in UTC, without fractions of a second; other text is cut."""
+    day, _, clock = text.partition("T")
+    return f"{day} {clock[:8]} UTC"[:40] if clock.endswith(("+00:00", "Z")) else text[:40]
 
 
 def _head(report: Report) -> Element:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 
 from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.text import money_of
 
 UNKNOWN = "unknown"
 _MINUS = "\u2212"
@@ -54,11 +55,10 @@ def hours(gpu_seconds: float | None) -> str:
 
 
 def money(value: float | None, currency: str | None) -> str:
-    """An amount: ``12.34 USD``; small ones with two digits that count."""
+    """An amount: ``12.34 USD``."""
     if value is None or not known(value):
         return UNKNOWN
-    digits = 2 if value == 0 or abs(value) >= 0.1 else min(12, 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}{f' {currency[:_LONGEST_CURRENCY]}' if currency else ''}"
+    return money_of(value, currency and currency[:_LONGEST_CURRENCY])
 
 
 def percent(fraction: float | None) -> str:

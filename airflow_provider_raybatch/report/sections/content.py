@@ -11,7 +11,6 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report.comparison import figure
 from airflow_provider_raybatch.report.elements import (
     Content,
-    labelled,
     node,
     section,
     side_by_side,
@@ -19,7 +18,7 @@ from airflow_provider_raybatch.report.elements import (
 )
 from airflow_provider_raybatch.report.plots import bars, histogram
 from airflow_provider_raybatch.report.sections.figures import figure_table
-from airflow_provider_raybatch.report.sections.rows import input_row
+from airflow_provider_raybatch.report.sections.rows import asked, row_article
 
 _MOST_ANSWERS = 30
 _FINISHED = {
@@ -95,14 +94,9 @@ def _as_bar(one: Bin) -> tuple[float, float, float]:
 
 
 def _sample(one: Sample) -> Element:
-    return node(
-        "article",
-        node("h4", f"Row {one.ordinal:,}", [", id ", words_of(one.id)] if one.id is not None else None),
-        [_answer(answer) for answer in one.answers],
-        None if one.answers else node("p", "No step asked about this row.", class_="dim"),
-        input_row(one.row),
-        class_="sample",
-    )
+    answers = [_answer(answer) for answer in one.answers]
+    nothing = None if answers else node("p", "No step asked about this row.", class_="dim")
+    return row_article(one.ordinal, one.id, answers, nothing, row=one.row)
 
 
 def _answer(one: SampleAnswer) -> list[Content]:
@@ -115,5 +109,5 @@ def _answer(one: SampleAnswer) -> list[Content]:
     named = [] if one.step is None else [node("strong", words_of(f"Step {one.step}")), ": " if said else None]
     return [
         node("p", named, words_of(said), class_="dim") if named or said else None,
-        side_by_side(labelled("Prompt", one.request), labelled("Answer", one.response)),
+        asked(one.request, one.response),
     ]

@@ -13,7 +13,6 @@ from airflow_provider_raybatch.report.comparison import ColumnChange, Figure, Fi
 from airflow_provider_raybatch.report.elements import (
     Content,
     folded,
-    labelled,
     node,
     section,
     side_by_side,
@@ -22,7 +21,7 @@ from airflow_provider_raybatch.report.elements import (
 )
 from airflow_provider_raybatch.report.plots import bar
 from airflow_provider_raybatch.report.sections.figures import figure_table
-from airflow_provider_raybatch.report.sections.rows import input_row
+from airflow_provider_raybatch.report.sections.rows import asked, row_article
 from airflow_provider_raybatch.report.sections.steps import steps
 
 _MOST_CHANGES, _MOST_UNFOLDED = 50, 12
@@ -100,13 +99,12 @@ def _group(group: FailureGroup) -> list[Content]:
 
 def _examples(examples: Sequence[FailedExample]) -> list[Element]:
     return [
-        node(
-            "article",
-            node("h4", f"Row {one.ordinal:,}", [", id ", words_of(one.id)] if one.id is not None else None),
+        row_article(
+            one.ordinal,
+            one.id,
             node("p", words_of(one.reason, 1000)),
-            side_by_side(labelled("Prompt", one.request), labelled("Answer", one.response)),
-            input_row(one.row),
-            class_="sample",
+            asked(one.request, one.response),
+            row=one.row,
         )
         for one in examples
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One row of the input, which may have thousands of columns."""
+"""One row: what was asked and answered, and its input, which may have thousands of columns."""
 
 from __future__ import annotations
 
@@ -7,13 +7,36 @@ import json
 from xml.etree.ElementTree import Element
 
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.report.elements import block, folded, node, table, words_of
+from airflow_provider_raybatch.report.elements import (
+    Content,
+    block,
+    folded,
+    labelled,
+    node,
+    side_by_side,
+    table,
+    words_of,
+)
 
 _MOST_COLUMNS = 40
 _LONGEST_VALUE = 500
 
 
-def input_row(text: str | None) -> Element | None:
+def row_article(ordinal: int, row_id: str | None, *content: Content, row: str | None) -> Element:
+    """A row with its position, what is told of it, and its input.
+
+    :param row: input columns as JSON text.
+    """
+    name = [", id ", words_of(row_id)] if row_id is not None else None
+    return node("article", node("h4", f"Row {ordinal:,}", name), content, _input_row(row), class_="sample")
+
+
+def asked(request: str | None, response: str | None) -> Element:
+    """What was asked beside what was answered."""
+    return side_by_side(labelled("Prompt", request), labelled("Answer", response))
+
+
+def _input_row(text: str | None) -> Element | None:
     """The row, folded: its columns as a table, or as it is where its text was cut."""
     if text is None:
         return None
