@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import argparse
-import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch import __version__
 from airflow_provider_raybatch.cli.verbs import PROGRAM, SUMMARY, VERBS
@@ -17,22 +16,9 @@ if TYPE_CHECKING:
     from airflow.cli.cli_config import CLICommand
 
 
-class _Parser(argparse.ArgumentParser):
-    """Suggests the verb or value that a misspelt one is most like."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with the message."""
-        from airflow_provider_raybatch.contract.text import nearest
-
-        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
-            near = nearest(found[1], re.findall(r"[\w.-]+", found[2]))
-            message += f"; did you mean {near!r}?" if near else ""
-        super().error(message)
-
-
 def parser() -> argparse.ArgumentParser:
     """The parser of ``raybatch``."""
-    made = _Parser(
+    made = argparse.ArgumentParser(
         prog=PROGRAM,
         description=f"{SUMMARY}.",
         epilog=f"Begin with: {PROGRAM} init FILE. Examples of each verb: {PROGRAM} VERB --help.",

@@ -9,7 +9,6 @@ JSON. Of a line that is too long followers keep the event at its end.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from airflow_provider_raybatch.contract.control import is_signed, sign
 from airflow_provider_raybatch.contract.text import clean, cut_to
@@ -25,13 +24,6 @@ _COLONS = re.compile(f":+{_WORD[1:]}")
 _PURPOSE = "line"
 """Of the signature."""
 _HEADER = re.compile(rb"[0-9]{1,18} ([0-9]{1,5}) [0-9a-f]{32} ")
-
-
-class FoundEvent(NamedTuple):
-    """The document of a line that the job's driver has written, and its number there."""
-
-    number: int
-    document: str
 
 
 def write(text: str, document: str, key: str, number: int) -> str:
@@ -50,8 +42,8 @@ def write(text: str, document: str, key: str, number: int) -> str:
     )
 
 
-def read(line: str, key: str) -> FoundEvent | None:
-    """What the event in a line says, ``None`` if the key has signed none."""
+def read(line: str, key: str) -> tuple[int, str] | None:
+    """Number and document of the event in a line, ``None`` if the key has signed none."""
     # Of the last marker alone: output before the event may lack its line feed, and have markers.
     before, marker, rest = line.rpartition(MARKER)
     number, length, signature, document, *_ = [*rest.split(" ", 3), "", "", ""]
@@ -59,7 +51,7 @@ def read(line: str, key: str) -> FoundEvent | None:
     if not marker or sentence is None or not (number.isascii() and number.isdecimal()):
         return None
     is_whole = is_signed(key, _PURPOSE, _signed(f"{number} {length}", document, sentence), signature)
-    return FoundEvent(int(number), document) if is_whole else None
+    return (int(number), document) if is_whole else None
 
 
 def start_of_event(line: bytes) -> int | None:

@@ -230,6 +230,7 @@ def read_line(text: str, key: str | None) -> Signed | None:
     if found is None:
         return None
     try:
-        return Signed(found.number, _ADAPTER.validate_json(found.document))
+        number, document = found
+        return Signed(number, _ADAPTER.validate_json(document))
     except ValueError:
         return None

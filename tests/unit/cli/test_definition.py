@@ -82,19 +82,6 @@ def test_misuse_exits_with_2(words: list[str], capsys: pytest.CaptureFixture[str
     assert "usage: raybatch" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [(["prewiew"], "preview"), (["rows", "x", "--format", "jsnol"], "jsonl"), (["no-such-verb"], None)],
-)
-def test_a_misspelt_verb_names_the_nearest(
-    words: list[str], meant: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(words)
-    err = capsys.readouterr().err
-    assert err.endswith(f"; did you mean {meant!r}?\n") if meant else "did you mean" not in err
-
-
 def test_an_error_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     for call in (lambda: main(WORDS), lambda: run_in_airflow(WORDS)):
         with pytest.raises(SystemExit) as caught:
