@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.arguments.sampling import (
     kept_logprobs,
 )
 from airflow_provider_raybatch.contract.arguments.steps import AskedStep
-from airflow_provider_raybatch.contract.base import sentence
+from airflow_provider_raybatch.contract.base import sentence, shown
 from airflow_provider_raybatch.contract.fan_out import FanOut, check_fan_out
 from airflow_provider_raybatch.contract.identity import Identity
 from airflow_provider_raybatch.contract.location import check_absolute, check_model_folder, plain, reads_into
@@ -59,6 +59,28 @@ class BatchInferenceSpec(Identity):
 
     schema_version: Literal[2] = 2
     submission: Submission | None = None
+
+    @model_validator(mode="after")
+    def _ray_data_llm_takes_all(self) -> BatchInferenceSpec:
+        if self.engine != "ray_data_llm":
+            return self
+        not_taken = {
+            "steps": [step.name for step in self.steps or ()],
+            "model_task": self.model_task if self.pools else None,
+            "tools": self.tools,
+            "adapter": self.adapter,
+            "adapters": self.adapters,
+            "sampling": [name for name in LOGPROBS if are_asked(self.sampling, name)],
+            "keep_warm": self.keep_warm,
+            "on_overlong": None if self.on_overlong == "error" else self.on_overlong,
+        }
+        for field, value in not_taken.items():
+            if value not in (None, [], {}):
+                raise ValueError(
+                    f"{field}: engine 'ray_data_llm' does not take {shown(value)}; use engine 'vllm', or "
+                    "leave it out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _requests_depend_on_rows(self) -> BatchInferenceSpec:
@@ -116,12 +138,6 @@ class BatchInferenceSpec(Identity):
 
     @model_validator(mode="after")
     def _logprobs_are_kept(self) -> BatchInferenceSpec:
-        asked = [name for name in LOGPROBS if are_asked(self.sampling, name)]
-        if asked and self.engine == "ray_data_llm":
-            raise ValueError(
-                f"sampling: {asked[0]}: engine 'ray_data_llm' keeps no log probabilities; use engine 'vllm', "
-                "or remove it"
-            )
         try:
             check_logprobs(self.sampling, self.engine_args)
         except ValueError as error:
@@ -174,8 +190,6 @@ class BatchInferenceSpec(Identity):
                 "tools: prompt_column sends raw prompts, to which no chat template adds tools; use prompt or "
                 "messages_column"
             )
-        if self.engine == "ray_data_llm":
-            raise ValueError("tools: engine 'ray_data_llm' reads no calls of tools; use engine 'vllm'")
         if self.calls_tools and (self.response_format != "text" or self.sampling.get("structured_outputs")):
             what = "structured_outputs" if self.response_format == "text" else "response_format"
             raise ValueError(
@@ -198,18 +212,8 @@ class BatchInferenceSpec(Identity):
         if not self.adapter_locations:
             return self
         field = "steps" if self.steps else "adapters" if self.adapter is None else "adapter"
-        if self.engine == "ray_data_llm":
-            raise ValueError(f"{field}: engine 'ray_data_llm' takes no adapters from here; use engine 'vllm'")
         if self.engine_args.get("enable_lora", True) is not True:
             raise ValueError(f"engine_args: enable_lora is off, and {field} needs it; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _pooling_has_an_engine(self) -> BatchInferenceSpec:
-        if self.pools and self.engine == "ray_data_llm":
-            raise ValueError(
-                f"model_task: engine 'ray_data_llm' can't do {self.model_task!r}; use engine 'vllm'"
-            )
         return self
 
     @model_validator(mode="after")
@@ -219,23 +223,9 @@ class BatchInferenceSpec(Identity):
         return self
 
     @model_validator(mode="after")
-    def _warm_engines_are_not_rays(self) -> BatchInferenceSpec:
-        if self.keep_warm is not None and self.engine == "ray_data_llm":
-            raise ValueError(
-                "keep_warm: engine 'ray_data_llm' ends its engines itself; use engine 'vllm', or leave "
-                "keep_warm out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _prompts_are_tokenised_here(self) -> BatchInferenceSpec:
         if self.engine != "ray_data_llm":
             return self
-        if self.on_overlong != "error":
-            raise ValueError(
-                "on_overlong: engine 'ray_data_llm' does not cut prompts; use engine 'vllm', or shorten the "
-                "texts before"
-            )
         processor = self.processor.get("config", VLLM_PROCESSOR)
         if self.special_tokens_in_text != "keep" and not processor.endswith("EngineProcessorConfig"):
             raise ValueError(
@@ -248,8 +238,6 @@ class BatchInferenceSpec(Identity):
     def _steps_have_their_engine(self) -> BatchInferenceSpec:
         if not self.steps:
             return self
-        if self.engine == "ray_data_llm":
-            raise ValueError("steps: engine 'ray_data_llm' answers one request a row; use engine 'vllm'")
         if self.pools:
             raise ValueError(
                 f"steps: model_task {self.model_task!r} generates no text, and an engine either generates or "

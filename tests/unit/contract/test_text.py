@@ -80,7 +80,7 @@ def test_a_count_has_its_noun() -> None:
         (0.1, "0.10"),
         (0.05, "0.050"),
         (0.0042, "0.0042"),
-        (1e-9, "0.000000"),
+        (1e-9, "0.0000000010"),
     ],
 )
 def test_an_amount_of_money_has_digits_that_count(amount: float, text: str) -> None:
