@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.text import Text
 
 from airflow_provider_raybatch.cli.places import dataset_at
@@ -26,7 +27,6 @@ from airflow_provider_raybatch.report import words
 _OF_RATES = (
     "model", "engine", "engine_args", "accelerator_type", "num_gpus", "sampling", "steps",
 )  # fmt: skip
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def show_plan(options: Namespace) -> None:
@@ -101,17 +101,8 @@ def _source(report: PlanReport) -> str:
         return "the source could not be read"
     left = "" if report.remaining == report.rows else f", {report.remaining:,} left to ask"
     return (
-        f"{count_of(report.rows, 'row')}{left} in {count_of(report.files, 'file')} of {_bytes(report.bytes)}"
+        f"{count_of(report.rows, 'row')}{left} in {count_of(report.files, 'file')} of {decimal(report.bytes)}"
     )
-
-
-def _bytes(amount: float) -> str:
-    unit = _UNITS[0]
-    for unit in _UNITS:
-        if amount < 1024 or unit == _UNITS[-1]:
-            break
-        amount /= 1024
-    return f"{amount:,.0f} {unit}" if unit == "B" else f"{amount:,.1f} {unit}"
 
 
 def _sizes(report: PlanReport) -> list[tuple[str, str, str]]:

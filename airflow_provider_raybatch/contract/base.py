@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.shown_uri import without_queries
-from airflow_provider_raybatch.contract.text import nearest
+from airflow_provider_raybatch.contract.text import clean, cut_to, nearest
 
 Model = TypeVar("Model", bound="ContractModel")
 
@@ -48,6 +48,17 @@ class ContractModel(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), hide_input_in_errors=True)
+
+
+def cleaned(longest: int | None = None) -> BeforeValidator:
+    """Of a field with text from elsewhere: it is made fit for a log and a terminal, and cut to `longest`."""
+
+    def clean_text(value: object) -> object:
+        # Before the check of types, which refuses lone surrogates.
+        text = clean(value) if isinstance(value, str) else value
+        return text if longest is None or not isinstance(text, str) else cut_to(longest, text)
+
+    return BeforeValidator(clean_text)
 
 
 def parse(model: type[Model], data: Any) -> Model:

@@ -6,26 +6,18 @@ from __future__ import annotations
 import datetime
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from airflow_provider_raybatch.contract import event_line
-from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.base import ContractModel, cleaned
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.preview import PlanReport, Preview, PreviewRow, RowAnswer
-from airflow_provider_raybatch.contract.text import clean, count_of, cut_to, money_of
+from airflow_provider_raybatch.contract.text import count_of, money_of
 
-_LONGEST_MESSAGE = 4000
-
-
-def _told(value: object) -> object:
-    # Before the check of types, which refuses lone surrogates.
-    return cut_to(_LONGEST_MESSAGE, clean(value)) if isinstance(value, str) else value
-
-
-Message = Annotated[str, BeforeValidator(_told)]
-"""Text for people, from whatever source: it is made fit for a log, and cut to 4,000 characters."""
+Message = Annotated[str, cleaned(4_000)]
+"""Text for people, from whatever source."""
 
 
 class _Event(ContractModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import Field
 
@@ -75,11 +75,11 @@ def numbers_in(result: Any) -> dict[str, Any]:
     return found
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Whether `value` is a number of things, which a database holds."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def is_amount(value: object) -> bool:
+def is_amount(value: object) -> TypeGuard[float]:
     """Whether `value` is an amount of something: finite, not negative, and of a bearable size."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST

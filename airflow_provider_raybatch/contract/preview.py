@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from airflow_provider_raybatch.contract.base import ContractModel
-from airflow_provider_raybatch.contract.text import clean, cut_to
+from airflow_provider_raybatch.contract.base import ContractModel, cleaned
 
 MOST_ROWS = 100
 """Rows of one preview, at most."""
@@ -20,25 +19,15 @@ MOST_ASKED = 20
 """Rows of one preview whose answers can be asked for, at most."""
 ORPHAN_TIMEOUT = 30.0
 """Seconds after which a preview job ends itself without a command line that waits for it."""
-_LONGEST_SENTENCE = 2_000
 
 Answered = Literal["earlier job", "earlier input", "response store"]
 """Where a row has an answer: earlier jobs of this run, the task's parts of another input, the store."""
 
 
-def _shown(value: object) -> object:
-    # Before the check of types, which refuses lone surrogates.
-    return clean(value) if isinstance(value, str) else value
-
-
-def _sentence(value: object) -> object:
-    return cut_to(_LONGEST_SENTENCE, clean(value)) if isinstance(value, str) else value
-
-
-Shown = Annotated[str, BeforeValidator(_shown)]
+Shown = Annotated[str, cleaned()]
 """Text of a row or a name, fit for a terminal."""
-Sentence = Annotated[str, BeforeValidator(_sentence)]
-"""For people: fit for a terminal, and cut to 2,000 characters."""
+Sentence = Annotated[str, cleaned(2_000)]
+"""For people."""
 
 
 class PreviewRequest(ContractModel):

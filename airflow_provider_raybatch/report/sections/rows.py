@@ -27,7 +27,7 @@ def row_article(ordinal: int, row_id: str | None, *content: Content, row: str | 
 
     :param row: input columns as JSON text.
     """
-    name = [", id ", words_of(row_id)] if row_id is not None else None
+    name: Content = [", id ", words_of(row_id)] if row_id is not None else None
     return node("article", node("h4", f"Row {ordinal:,}", name), content, _input_row(row), class_="sample")
 
 

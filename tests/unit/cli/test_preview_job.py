@@ -234,7 +234,7 @@ def test_sizes_are_shown_with_reasons(ray: FakeRay, capsys: pytest.CaptureFixtur
     reporting(ray, events.Planned(report=REPORT))
     text = printed(capsys, "plan")
     cells = [re.split(" {2,}", line.strip()) for line in text.splitlines()]
-    assert text.startswith("the options: 1,200 rows, 1,000 left to ask in 2 files of 4.8 MiB\n")
+    assert text.startswith("the options: 1,200 rows, 1,000 left to ask in 2 files of 5.0 MB\n")
     assert ["80", "300", "900", "4,000", "99,000", "8,192"] in cells
     assert ["1,024", "11", "3"] in cells
     assert ["replicas", "4", "the cluster's nodes hold 4"] in cells
