@@ -278,6 +278,18 @@ def test_readme_example_has_a_destination_for_each_run() -> None:
     assert destinations == {f"s3://lake/industries/20260101T120{minute}00/" for minute in (0, 1)}
 
 
+def test_hooks_of_pre_commit_run_what_exists() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    for repository in config["repos"]:
+        assert repository["repo"] == "local"
+        for hook in repository["hooks"]:
+            assert {"id", "name", "entry", "language"} <= set(hook)
+            program, *rest = shlex.split(hook["entry"])
+            tool = program.removeprefix(".venv/bin/")
+            assert Path(sys.executable).with_name(tool).is_file(), program
+            assert [word for word in rest if word.startswith("tests/") and not (ROOT / word).is_file()] == []
+
+
 def test_vectors_are_found_in_duckdb(tmp_path: Path) -> None:
     texts = ["a red fox", "a red dog", "deep blue sea"]
     kind = pa.list_(pa.float32(), 16)

@@ -39,6 +39,10 @@ def test_readme_names_the_index() -> None:
     assert "docs/README.md" in links(ROOT / "README.md")
 
 
+def test_readme_keeps_to_one_screen() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
+
+
 @pytest.mark.parametrize("page", READ, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_use_plain_words(page: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", page.read_text(encoding="utf-8"))

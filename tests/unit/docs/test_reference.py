@@ -102,3 +102,9 @@ def test_every_key_of_the_result_is_documented() -> None:
         "rows": 1, "errors": 0, "tokens": {},
     })  # fmt: skip
     assert set(result_of(summary, "id", None)) <= first_column(OPERATORS)
+
+
+def test_every_output_column_is_documented() -> None:
+    columns = first_column(REFERENCE / "manifest.md")
+    assert {"response", "finish_reason", "input_tokens", "cached_tokens", "output_tokens"} <= columns
+    assert {"completions", "reused_from"} <= columns

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import airflow_provider_raybatch
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+from airflow_provider_raybatch.operators.base import RayOperator
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from tests.support.batches import batch
 
+PACKAGE = Path(airflow_provider_raybatch.__file__).parent
 GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
 
 OF_THE_AIRFLOW_SIDE = {
@@ -35,6 +39,11 @@ def test_the_spec_has_the_operators_arguments_under_their_names() -> None:
     assert given == set(BatchInferenceSpec.model_fields) - NOT_ARGUMENTS
 
 
+def test_fields_beside_the_arguments_are_in_the_spec() -> None:
+    assert set(BatchInferenceSpec.model_fields) > NOT_ARGUMENTS
+    assert NOT_ARGUMENTS & set(parameters(RayOperator)) == {"deadline"}
+
+
 def test_each_argument_is_followed_from_operator_to_spec() -> None:
     assert tuple(batch()._arguments()) == ARGUMENTS
 
@@ -47,3 +56,23 @@ def test_a_wrong_value_is_refused_under_its_name(name: str) -> None:
     with pytest.raises(SpecError) as refused:
         build_spec(wrong)
     assert re.match(rf"{name}(\.\d+)?: ", str(refused.value)), refused.value
+
+
+@pytest.mark.parametrize("name", ["prompt", "max_tokens_total", "reuse", "destination"])
+def test_an_argument_takes_few_hops(name: str) -> None:
+    """At most seven modules use an argument: operator, contract, and the modules that act on it.
+
+    What shows a job before it runs stands beside its way: the command line and `job/preview`. A step has
+    arguments of its own.
+    """
+    beside = {PACKAGE / "cli", PACKAGE / "job/preview"}
+    of_steps = PACKAGE / "contract/arguments/steps.py"
+    touched = [
+        str(path.relative_to(PACKAGE))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.parent not in beside
+        and path != of_steps
+        and re.search(rf"(self|spec|limits)\.{name}\b|^    {name}: ", path.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert "operators/ray_batch.py" in touched
+    assert len(touched) <= 7, touched
