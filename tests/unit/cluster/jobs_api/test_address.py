@@ -15,6 +15,11 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from tests.support.approved import AssertSentences
 
 
+def test_path_prefix_is_kept():
+    assert ClusterAddress("https://gate.example/ray/one").base == "https://gate.example/ray/one/"
+    assert ClusterAddress("https://gate.example/ray/one/").base == "https://gate.example/ray/one/"
+
+
 def test_token_becomes_a_bearer_unless_a_header_has_one():
     assert ClusterAddress("http://h", token="t").request_headers()["Authorization"] == "Bearer t"
     own = ClusterAddress("http://h", token="t", headers={"authorization": "Basic x"}).request_headers()

@@ -53,6 +53,24 @@ async def test_stays_open_until_the_last_one_leaves(ray):
         await another.version()
 
 
+async def test_a_cancelled_user_closes_what_it_opened(ray):
+    entered = asyncio.Event()
+    kept = []
+
+    async def stay():
+        async with shared_client(ClusterAddress(ray.url)) as client:
+            kept.append(client)
+            entered.set()
+            await asyncio.sleep(60)
+
+    staying = asyncio.create_task(stay())
+    await entered.wait()
+    staying.cancel()
+    await asyncio.wait([staying])
+    with pytest.raises(RuntimeError, match="closed"):
+        await kept[0].version()
+
+
 async def test_loops_share_nothing(ray):
     address = ClusterAddress(ray.url)
 

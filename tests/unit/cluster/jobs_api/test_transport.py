@@ -162,6 +162,15 @@ async def test_headers_cookies_and_token_are_sent(ray):
     assert sent["user-agent"] == "airflow-provider-raybatch"
 
 
+async def test_secrets_stay_out_of_errors(ray):
+    ray.stage("GET", "/api/version", (403, "Forbidden"))
+    address = ClusterAddress(ray.url, token="s3cret", headers={"X-Key": "s3cret"})
+    async with RayJobsClient(address) as client:
+        with pytest.raises(AuthenticationError) as raised:
+            await client.version()
+    assert "s3cret" not in str(raised.value)
+
+
 async def test_what_the_cluster_would_lose_is_not_sent(ray, client):
     with pytest.raises(PackageTooLargeError, match=r"100\.0 MiB, more than the 100 MiB"):
         await client.upload_package("gcs://_ray_pkg_x.zip", bytes(PACKAGE_LIMIT + 1))

@@ -124,6 +124,13 @@ async def test_second_submission_adopts_the_first(ray, client):
     assert ray.count("GET", "/api/jobs/") == 2
 
 
+async def test_an_ended_job_is_followed_by_the_next_number(ray, client):
+    for k in range(3):
+        submitted = await submit_or_adopt(client, KEY, f"f{k}", build, on_stale_state="fail")
+        assert (submitted.submission_id, submitted.adopted) == (ID(k), False)
+        ray.jobs[ID(k)].end("FAILED")
+
+
 @pytest.mark.parametrize(("finished", "k", "adopted"), [(True, 0, True), (False, 1, False)])
 async def test_a_succeeded_job_counts_if_its_result_stands(ray, client, finished, k, adopted):
     await submit_or_adopt(client, KEY, "f", build)
