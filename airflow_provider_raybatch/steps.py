@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 
@@ -67,7 +67,7 @@ class Step(dict[str, Any]):
         on_rejected: Literal["fail", "continue"] | None = None,
         when: Sequence[Any] | None = None,
     ) -> None:
-        given = {
+        given: dict[str, Any] = {
             "prompt": prompt,
             "system_prompt": system_prompt,
             "messages": messages,
@@ -84,4 +84,6 @@ class Step(dict[str, Any]):
             "on_rejected": on_rejected,
             "when": when,
         }
-        super().__init__({"name": name, **{key: value for key, value in given.items() if value is not None}})
+        # Lists at once, since a mapped operator looks at its arguments only when its tasks run.
+        given = {key: list(one) if isinstance(one, Iterator) else one for key, one in given.items()}
+        super().__init__({"name": name, **{key: one for key, one in given.items() if one is not None}})

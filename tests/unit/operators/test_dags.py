@@ -165,13 +165,14 @@ with DAG("d", schedule=None) as dag:
     )
     job = RayJobOperator(task_id="job", entrypoint="x", runtime_env={"pip": ["b", "a"]}, deferrable=True)
     RayJobSensor(task_id="sensor", submission_id=job.output)
-    when = (condition for condition in [("draft_response", "!=", "x")])
+    condition = ("draft_response", "!=", "x")
+    when = (one for one in [condition])
     steps = [Step("draft", prompt="{row.x}"), Step("judge", prompt="{row.draft_response}", when=when)]
     cluster = KubeRayCluster(image="i:2.60.0", labels={"team": "{{ params.team }}"})
     plain = {"source": "/in", "model": "m", "ray_cluster": cluster}
     RayBatchInferenceOperator(task_id="steps", destination="/out", steps=steps, **plain)
     RayBatchInferenceOperator.partial(task_id="mapped_steps", destination="/out", **plain).expand(
-        steps=[[steps[0]], [steps[0], Step("again", prompt="{row.draft_response}")]]
+        steps=[[steps[0]], [steps[0], Step("again", prompt="{row.draft_response}", when=iter([condition]))]]
     )
 
     @ray_batch_task(model="m", destination="/out")

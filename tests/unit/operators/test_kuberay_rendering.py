@@ -96,3 +96,4 @@ def test_rendered_arguments_are_shown_as_plain_data() -> None:
     shown = _serialize_template_field(rendered(KubeRayCluster(**NESTED), PARAMS), "ray_cluster")
     assert isinstance(shown, dict)
     assert shown["namespace"] == "search"
+    assert "spec" not in shown, "an argument that was not given"
