@@ -56,7 +56,7 @@ def find() -> list[str]:
         ),
         (
             {"prompt": None, "steps": [Step("draft", prompt="Say {row.x}", when=("x", "{{ 'is' }}", 1))]},
-            "label: steps: draft: when: 'is' is not an operator",
+            "label: steps: draft: when: a condition is",
         ),
         ({"postprocess": "no_such:parse"}, "label: postprocess: there is no module 'no_such'"),
     ],
