@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import pytest
+
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.names import first_names
 
@@ -22,3 +25,8 @@ def test_half_written_files_have_no_name(disk: LocalFolder) -> None:
     for name in (".raybatch-x", "a"):
         disk.write(f"keys/{name}", b"x")
     assert first_names(disk, "keys", 5) == ["a"]
+
+
+def test_a_path_that_leads_out_has_no_names(disk: LocalFolder) -> None:
+    with pytest.raises(RaybatchError, match="leads out"):
+        first_names(disk, "../keys", 5)

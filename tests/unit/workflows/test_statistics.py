@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.statistics import (  # noqa: F401 - messages.txt uses them, too
     compare,
+    mcnemar,
     mean_interval,
     permutation,
     proportion_interval,
@@ -63,6 +65,11 @@ def test_permutation_holds_its_level_and_finds_a_difference() -> None:
     same = [permutation(rng.beta(1, 2, 60) - rng.beta(1, 2, 60)) <= 0.05 for _ in range(200)]
     assert np.mean(same) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 200)
     assert np.mean([permutation(rng.normal(0.2, 0.4, 60)) <= 0.05 for _ in range(40)]) >= 0.9
+
+
+def test_mcnemar_is_the_sign_test_of_discordant_questions() -> None:
+    assert mcnemar(9, 1) == pytest.approx(stats.binomtest(9, 10).pvalue)
+    assert mcnemar(0, 0) == 1.0
 
 
 def test_tie_is_not_a_difference() -> None:

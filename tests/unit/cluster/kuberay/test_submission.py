@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError, StaleStateError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed
 from airflow_provider_raybatch.cluster.kuberay.errors import ClusterOverError
@@ -111,6 +111,16 @@ async def test_a_succeeded_job_is_returned_with_its_cluster(
     ray.jobs[ID(0)].end("SUCCEEDED")
     again = await submit()
     assert (again.claimed.claim, again.submitted.info.status) == (first.claimed.claim, "SUCCEEDED")
+
+
+async def test_changed_arguments_make_the_next_cluster(ray: FakeRay, submit: Callable[..., Any]) -> None:
+    await submit()
+    with pytest.raises(StaleStateError):
+        await submit("g", on_stale_state="fail")
+    adopted = await submit("g", on_stale_state="adopt")
+    assert adopted.submitted.submission_id == ID(0)
+    replaced = await submit("g")
+    assert replaced.submitted.submission_id == ID(1)
 
 
 async def test_a_cluster_deleted_by_others_is_made_again(
