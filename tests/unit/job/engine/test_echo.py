@@ -130,6 +130,34 @@ def logged(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
 
 
+@pytest.mark.parametrize(
+    ("slots", "events"), [(1, "open start end start end"), (2, "open start start end end")]
+)
+def test_requests_take_time_and_wait_for_slots(tmp_path: Path, slots: int, events: str) -> None:
+    two = [Request(prompt="a b c d e")] * 2
+    answers(*two, seconds_per_token=0.01, max_num_seqs=slots, request_log=str(tmp_path))
+    lines = logged(tmp_path)
+    assert [line["event"] for line in lines] == events.split()
+    assert lines[-1]["at"] - lines[1]["at"] >= 0.05
+
+
+def test_tokens_of_requests_in_flight_are_reported() -> None:
+    """They are lost, and yet paid for, when its process dies."""
+    engine = open_engine(spec(engine="echo", engine_args={"seconds_per_token": 0.001}))
+    (encoded,) = engine.encode([Request(prompt="a " * 8000)])
+
+    async def ask() -> int:
+        asked = asyncio.ensure_future(engine.generate(encoded))
+        await asyncio.sleep(0.1)
+        made = engine.tokens_in_flight()
+        asked.cancel()
+        await asyncio.wait([asked])
+        return made
+
+    assert 90 <= asyncio.run(ask()) < 8000
+    assert engine.tokens_in_flight() == 0
+
+
 @pytest.mark.parametrize("pattern", ["kill_pattern", "hang_pattern"])
 def test_log_has_starts_of_requests_that_never_end(tmp_path: Path, pattern: str) -> None:
     engine = open_engine(submitted(engine="echo", engine_args={"request_log": str(tmp_path), pattern: "bad"}))
