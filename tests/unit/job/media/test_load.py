@@ -13,6 +13,7 @@ from airflow_provider_raybatch.job.media.allowed import ImageAccess
 from airflow_provider_raybatch.job.media.fetch import content_version
 from airflow_provider_raybatch.job.media.load import Loaded, load, versioned
 from airflow_provider_raybatch.job.row import Image, Request, RowFailure
+from airflow_provider_raybatch.storage.errors import StorageError
 from tests.support.faulty_s3 import FaultyS3, faulty
 from tests.support.image_files import access, bomb, image_file
 from tests.support.s3_server import S3Server
@@ -53,6 +54,11 @@ def test_a_reason_names_the_image(disk: ImageAccess) -> None:
     assert reason([good, Image(content=b"text")], disk).startswith("image 2 of 2: the image is in a format")
     assert reason([Image(content=b"text")], disk).startswith("the image is in a format")
     assert reason([Image(uri="/etc/passwd")], disk).startswith("/etc/passwd is not below image_roots")
+
+
+def test_a_root_that_is_away_is_not_the_rows_failure(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        load([Image(uri=f"{tmp_path}/none/a.png")], access(roots=(f"{tmp_path}/none",)))
 
 
 def test_a_reference_to_a_bomb_fails_the_row(disk: ImageAccess) -> None:
