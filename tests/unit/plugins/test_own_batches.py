@@ -19,6 +19,7 @@ from airflow_provider_raybatch.contract.batch_api.records import (
     Started,
     Usage,
 )
+from airflow_provider_raybatch.contract.layout import batch_folder
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.airflow_server import Server
 from tests.support.batch_api import batch_record, write_progress
@@ -94,6 +95,14 @@ def test_a_made_up_key_shows_no_batch_of_others(server: Server, store: BatchStor
     key = newest_first(record.created_at, record.id)
     store.root.write(f"users/{owner_digest('viewer')}/batches/{key}", b"x")
     assert record.id not in server.get(PAGE, "viewer").text
+
+
+def test_a_forged_record_hides_its_batch_alone(server: Server, store: BatchStore) -> None:
+    record, other = add(store), add(store)
+    store.root.write(f"{batch_folder(record.id)}/record.json", b'{"record": "{}", "signature": "x"}')
+    text = server.get(PAGE).text
+    assert record.id not in text
+    assert other.id in text
 
 
 def test_anonymous_sees_no_batches(server: Server, store: BatchStore) -> None:

@@ -45,6 +45,16 @@ def test_taken_name_is_refused_before_anything_is_paid(place: EchoPlace, name: s
     assert place.generated() == 0
 
 
+def test_a_later_row_that_has_the_name_is_a_dead_letter(place: EchoPlace) -> None:
+    rows = [*({"id": n, "text": "x"} for n in range(1001)), {"id": 1001, "text": "y", "INDUSTRY": "z"}]
+    manifest = place.job(0, rows, response_column="industry", max_errors=1)
+    assert (manifest.counts.ok, manifest.counts.error) == (1001, 1)
+    (letter,) = place.letters(manifest)
+    assert letter["reason"] == (
+        "the row has a column 'INDUSTRY', which is also an output column; choose another response_column"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
