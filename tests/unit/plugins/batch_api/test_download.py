@@ -71,6 +71,15 @@ async def test_a_missing_first_file_is_told_at_once(folder: Folder) -> None:
         await download(folder, [("nothing", 5)])
 
 
+async def test_a_missing_file_ends_the_body_with_an_error(disk: LocalFolder) -> None:
+    files = [*written(disk), ("nothing", 1), ("part-6", 5 * MIB)]
+    read = 0
+    with pytest.raises(StorageError):  # noqa: PT012
+        async for piece in read_pieces(disk, files, range(sum(SIZES) + 1 + 5 * MIB)):
+            read += len(piece)
+    assert read == sum(SIZES)
+
+
 async def test_a_file_that_is_shorter_than_said_is_told(disk: LocalFolder) -> None:
     disk.write("x", b"12345")
     with pytest.raises(StorageError) as caught:
