@@ -138,7 +138,6 @@ def test_failure_of_an_open_batch_publishes_nothing(place: LocalFolder) -> None:
 
 
 def test_progress_never_goes_back(place: LocalFolder) -> None:
-    """As by a driver that was frozen and taken for dead, while another one has gone on."""
     seen, readings = [], [(10, 4, 1), (10, 3, 0), (10, 8, 1), (10, 9, 5)]
     for number in range(len(readings)):
         watch = watch_of(place)
@@ -148,6 +147,17 @@ def test_progress_never_goes_back(place: LocalFolder) -> None:
             pass
         seen.append(progress(place))
     assert seen == [(10, 4, 1), (10, 4, 1), (10, 8, 1), (10, 9, 1)]
+
+
+def test_counts_of_a_thawed_driver_take_nothing_back(place: LocalFolder) -> None:
+    """It was taken for dead, and another one has gone on."""
+    frozen, next_one = watch_of(place), watch_of(place)
+    frozen.observe(20, 3, 1)
+    with next_one.looking():
+        next_one.observe(20, 12, 2)
+    with frozen.looking():
+        pass
+    assert progress(place) == (20, 12, 2)
 
 
 def test_same_progress_is_written_once(place: LocalFolder) -> None:
