@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.images import ImageLimits
-from airflow_provider_raybatch.contract.arguments.limits import CostArguments, Limits, ReportArguments
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments, Limits
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.openai_batch import ServedArguments
+from airflow_provider_raybatch.contract.arguments.output import ReportArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.arguments.tools import ToolArguments

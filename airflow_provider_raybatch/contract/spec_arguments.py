@@ -10,12 +10,13 @@ from pydantic import ValidationInfo, field_validator
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
 from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
-from airflow_provider_raybatch.contract.arguments.limits import CostArguments, Limits, ReportArguments
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments, Limits
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments, ServedArguments
 from airflow_provider_raybatch.contract.arguments.output import (
     OUTPUT_COLUMNS,
     OutputArguments,
+    ReportArguments,
     ReuseArguments,
 )
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments

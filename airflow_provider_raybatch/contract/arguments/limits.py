@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of a job, what a GPU hour costs, and what the report shows."""
+"""Bounds of a job, and what a GPU hour costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from airflow_provider_raybatch.contract.arguments.accelerators import checked_type
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.durations import Seconds
-from airflow_provider_raybatch.contract.last_run import LastRun
 
 
 class Limits(ContractModel):
@@ -100,21 +99,3 @@ class CostArguments(ContractModel):
         """Of a GPU for an hour; ``None`` where it is not known."""
         prices = self.gpu_hour_price or {}
         return prices.get(accelerator_type or "", prices.get(ANY))
-
-
-class ReportArguments(ContractModel):
-    """What the report shows; nothing of it changes what is generated.
-
-    :param report_samples: rows with prompt and answer; with 0, content of rows is in the dataset, its dead
-        letters and error files alone: neither in the report nor in logs, events, manifest and failures.
-    :param last_run: numbers of the task's last dataset, as Airflow knows them; where the destination has it,
-        its manifest counts.
-    """
-
-    report_samples: int = Field(default=10, ge=0, le=100)
-    last_run: LastRun | None = None
-
-    @property
-    def shows_rows(self) -> bool:
-        """Whether reports, logs and failures may quote what rows hold."""
-        return self.report_samples > 0

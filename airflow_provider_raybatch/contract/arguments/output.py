@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the dataset goes, what it holds, and which responses are not paid for again."""
+"""Where the dataset goes, what it and its report hold, and which responses are not paid for again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.durations import Seconds
+from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.location import FolderLocation
 from airflow_provider_raybatch.contract.names import ColumnName, ImportPath
 
@@ -71,3 +72,21 @@ class ReuseArguments(ContractModel):
                 "reuse_max_age: it has no effect without reuse; name the folder of a response store"
             )
         return self
+
+
+class ReportArguments(ContractModel):
+    """What the report shows; nothing of it changes what is generated.
+
+    :param report_samples: rows with prompt and answer; with 0, content of rows is in the dataset, its dead
+        letters and error files alone: neither in the report nor in logs, events, manifest and failures.
+    :param last_run: numbers of the task's last dataset, as Airflow knows them; where the destination has it,
+        its manifest counts.
+    """
+
+    report_samples: int = Field(default=10, ge=0, le=100)
+    last_run: LastRun | None = None
+
+    @property
+    def shows_rows(self) -> bool:
+        """Whether reports, logs and failures may quote what rows hold."""
+        return self.report_samples > 0
