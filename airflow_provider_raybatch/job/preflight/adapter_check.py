@@ -177,7 +177,7 @@ def _shapes(files: ModelFiles, weights: str) -> Iterator[tuple[str, list[int]]]:
 
 
 def _misfit(shapes: Mapping[str, list[int]], own: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
-    """Why its weights are for another model."""
+    """Why its weights are for another model, or of another rank than its config has."""
     base = own.get("base_model_name_or_path")
     of = f" (its config names {base!r})" if base else ""
     layers, hidden = config.get("num_hidden_layers"), config.get("hidden_size")
@@ -192,6 +192,10 @@ def _misfit(shapes: Mapping[str, list[int]], own: Mapping[str, Any], config: Map
     if isinstance(hidden, int) and widths and hidden not in widths:
         width = min(widths)
         return f"was trained on another model{of}: its weights are {width} wide, and the model's are {hidden}"
+    ranks = [shape[0] for name, shape in shapes.items() if name.endswith("lora_A.weight") and shape]
+    if ranks and max(ranks) > _rank(own):
+        # vLLM scales by the config's rank: where both fit, answers would be wrong.
+        return f"has weights of the rank {max(ranks)}, and its {CONFIG} says {_rank(own)}; save it again"
     return None
 
 
