@@ -151,10 +151,13 @@ def rayjob_manifest(
     # Each Secret has another name, so each cluster has a token of its own.
     spec["authOptions"] = {"mode": "token", "secretName": f"{name}-{secrets.token_hex(4)}"}
     own = _annotations(key, number, fingerprint)
+    theirs = {**given.annotations, **(cluster.annotations or {})}
+    # One of our names would tell a sweeper what is not so, such as that tasks share the cluster.
+    theirs = {name: value for name, value in theirs.items() if not name.startswith("raybatch/")}
     metadata: Manifest = {
         "name": name,
         "labels": {**given.labels, **(cluster.labels or {}), **run_labels(key)},
-        "annotations": {**given.annotations, **(cluster.annotations or {}), **own},
+        "annotations": {**theirs, **own},
     }
     if cluster.namespace:
         metadata["namespace"] = cluster.namespace

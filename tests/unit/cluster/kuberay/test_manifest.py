@@ -260,10 +260,13 @@ def test_patch_is_merged_over_what_is_made() -> None:
 
 
 def test_no_argument_replaces_what_is_ours() -> None:
-    given = {"labels": {"raybatch/run": "x"}, "annotations": {"raybatch/number": "x"}}
+    annotations = {"raybatch/number": "x", "raybatch/shared": "60", "team": "ml"}
+    given = {"labels": {"raybatch/run": "x"}, "annotations": annotations}
     job = made(patch={"authOptions": {"mode": "disabled"}}, **given)
     assert job["metadata"]["labels"] == run_labels(KEY)
     assert job["metadata"]["annotations"]["raybatch/number"] == "3"
+    assert job["metadata"]["annotations"]["team"] == "ml"
+    assert "raybatch/shared" not in job["metadata"]["annotations"]
     assert job["spec"]["rayClusterSpec"]["authOptions"]["mode"] == "token"
 
 
