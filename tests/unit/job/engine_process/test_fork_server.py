@@ -155,6 +155,7 @@ def test_threads_start_the_server_one_after_the_other(monkeypatch: pytest.Monkey
     with ThreadPoolExecutor(2) as threads:
         for started in [threads.submit(fork_server.start) for _ in range(2)]:
             started.result(60)
+    assert both.broken  # each was there alone
 
 
 def test_children_can_be_told_apart_by_their_titles(told: Told) -> None:
