@@ -160,11 +160,11 @@ class BatchInferenceSpec(Identity):
     def _check_typed(self, schema: Mapping[str, Any]) -> None:
         others = (self.sampling_column, self.adapter_column, self.id_column)
         # A step that reads a column of its own is refused where all steps are known.
-        read = [*(() if self.asked_step else self.column_arguments()), *filter(None, others)]
-        prefix = "rename the step" if self.asked_step else "set output_prefix, for example to 'llm_'"
+        read = [*(() if self.step_name else self.column_arguments()), *filter(None, others)]
+        prefix = "rename the step" if self.step_name else "set output_prefix, for example to 'llm_'"
         taken = {name.lower(): f"which the source has already; {prefix}" for name in read}
         own = self.own_columns(self.optional_columns)
-        if self.asked_step:  # whose columns have their names of the step
+        if self.step_name:  # whose columns have their names of the step
             own = dict.fromkeys(own, "which the step has of its own; rename the property")
         try:
             check_names(properties_of(schema), self.output_prefix, {**taken, **own})
@@ -245,9 +245,7 @@ class BatchInferenceSpec(Identity):
             )
         asked = list(zip(self.steps, self.step_specs(), strict=True))
         check_fan_out([
-            FanOut(one.asked_step, one.asks_several, one.sampling, one.response_schema)
-            for _, one in asked
-            if one.asked_step is not None
+            FanOut(one.question, one.asks_several, one.sampling, one.response_schema) for _, one in asked
         ])
         check_adapters(self.steps, self.adapter, self.adapters)
         check_columns([

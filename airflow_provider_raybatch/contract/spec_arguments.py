@@ -76,7 +76,7 @@ class SpecArguments(
     @property
     def handles_blank(self) -> bool:
         """Whether blank rows are not asked; a step about completions asks about each that is there."""
-        return self.on_blank != "ask" and not (self.asked_step and self.asked_step.step.each)
+        return self.on_blank != "ask" and self.question.step.each is None
 
     @property
     def adapter_locations(self) -> dict[str, str]:
@@ -99,7 +99,7 @@ class SpecArguments(
     @property
     def asks_several(self) -> bool:
         """Whether the job's own sampling gives a row more than one completion, or an earlier step has."""
-        return int(self.sampling.get("n", 1)) > 1 or bool(self.asked_step and self.asked_step.step.each)
+        return int(self.sampling.get("n", 1)) > 1 or self.question.step.each is not None
 
     @property
     def step_columns(self) -> list[str]:
@@ -121,7 +121,7 @@ class SpecArguments(
         What decides about one must be part of the request keys, so that no stored response lacks it.
         """
         names = ["truncated_prompt_tokens"] if self.on_overlong == "truncate" else []
-        names += self.asked_step.optional_columns(self.asks_several) if self.asked_step else []
+        names += self.question.optional_columns(self.asks_several)
         names += ["reasoning", "reasoning_tokens"] if self.splits_reasoning else []
         for name in kept_logprobs(self.sampling, self.lines_sample):
             names += LOGPROBS[name]
@@ -135,7 +135,7 @@ class SpecArguments(
     @property
     def image_columns(self) -> list[str]:
         """Columns of images that requests of the job show: its own, or those of all steps."""
-        steps = self.steps or (self.asked_step.steps if self.asked_step else ())
+        steps = self.steps or self.question.steps
         return list(dict.fromkeys([*self.images, *(name for step in steps for name in step.images)]))
 
     @property

@@ -151,9 +151,9 @@ class Job:
     @property
     def family(self) -> dict[str, Job]:
         """The earlier steps whose completions this step's answers are about, by name; else none."""
-        asked = self.spec.asked_step
-        names = asked.family if asked is not None and asked.step.each is not None else ()
-        return {name: self.earlier_steps[asked.earlier.index(name)] for name in names} if asked else {}
+        asked = self.spec.question
+        names = asked.family if asked.step.each is not None else ()
+        return {name: self.earlier_steps[asked.earlier.index(name)] for name in names}
 
     @property
     def swaps_adapters(self) -> bool:
@@ -168,7 +168,7 @@ class Job:
 
 def own_columns(job: Job, columns: pa.Table) -> pa.Table:
     """Of a row's columns, those that parts of this step keep: all, or what earlier steps have added."""
-    if job.spec.asked_step is None or job.spec.asked_step.is_last:
+    if job.spec.question.is_last:
         return columns
     made = {name for step in job.earlier_steps for name in step.task.column_names}
     return columns.select([name for name in columns.column_names if name in made])

@@ -103,23 +103,20 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     data = {**_some(format=format_of_source), **given, **own, "source": paths}
     spec = parse(BatchInferenceSpec, data)
     for one in (spec, *(spec.step_specs() if spec.steps else ())):
-        _check_request(one, f"steps: {one.asked_step.step.name}: " if one.asked_step else "")
+        _check_request(one)
     return spec
 
 
-def _check_request(spec: BatchInferenceSpec, where: str) -> None:
-    """Check what the cluster and its vLLM would refuse of a request.
-
-    :param where: the start of the sentence.
-    """
-    check_schemas(spec, where)
+def _check_request(spec: BatchInferenceSpec) -> None:
+    """Check what the cluster and its vLLM would refuse of a request."""
+    check_schemas(spec, spec.step_prefix)
     if not spec.has_vllm_sampling:
         return
     try:
         check_vllm_sampling(spec.sampling)
     except ValueError as error:
         end = "" if str(error)[-1] == "?" else "."
-        raise SpecError(f"{where}sampling: {str(error).rstrip('.')}{end}") from None
+        raise SpecError(f"{spec.step_prefix}sampling: {str(error).rstrip('.')}{end}") from None
 
 
 def _check_text(value: Any, name: str) -> None:

@@ -194,6 +194,8 @@ class AskedStep(ContractModel):
 
         :param has_several: whether the step gives several completions.
         """
+        if not self.step.name:
+            return []
         rejected = [REJECTED_COLUMN] if has_several or self.step.goes_on_rejected else []
         return [*rejected, *([CANDIDATE_COLUMN] if self.step.each is not None else [])]
 
@@ -201,6 +203,10 @@ class AskedStep(ContractModel):
     def is_last(self) -> bool:
         """Whether no step follows, so that its answers complete a row."""
         return self.number == len(self.steps) - 1
+
+
+_ONE_QUESTION = AskedStep(steps=[StepArguments.model_construct(name="")], number=0)
+"""The one step of a job that asks one question; it has no name, and so its columns have none either."""
 
 
 class StepsArguments(ContractModel):
@@ -231,24 +237,33 @@ class StepsArguments(ContractModel):
         return self
 
     @property
+    def question(self) -> AskedStep:
+        """The step that this spec is of."""
+        return self.asked_step or _ONE_QUESTION
+
+    @property
     def step_name(self) -> str:
         """Name of the step that this spec is of; empty without steps."""
-        return "" if self.asked_step is None else self.asked_step.step.name
+        return self.question.step.name
+
+    @property
+    def step_prefix(self) -> str:
+        """Begins a message about an argument of this step; empty without steps."""
+        return f"steps: {self.step_name}: " if self.step_name else ""
 
     @property
     def is_later_step(self) -> bool:
         """Whether its requests may be about answers of steps before."""
-        return self.asked_step is not None and self.asked_step.number > 0
+        return self.question.number > 0
 
     @property
     def condition_columns(self) -> list[str]:
         """Columns that decide whether a row is asked."""
-        return [] if self.asked_step is None else self.asked_step.step.condition_columns
+        return self.question.step.condition_columns
 
     def leaves_out(self, row: object) -> bool:
         """Whether a row does not fulfil the conditions of its step; one that can't be read fails instead."""
-        step = self.asked_step
-        return step is not None and isinstance(row, dict) and not step.step.is_asked(row)
+        return isinstance(row, dict) and not self.question.step.is_asked(row)
 
     @property
     def asks_in_steps(self) -> bool:

@@ -76,13 +76,13 @@ def generate(context: JobContext, control: Control) -> None:
 
 def _answered(context: JobContext) -> dict[str, int]:
     """The answers that each step before the last one has already."""
-    names = [step.name for step in (context.spec.steps or [])[:-1]]
-    found = [
-        sum(part.ok for part in parts if part.path.startswith(f"{step.part_folder}/"))
-        for step, parts in zip(context.job.earlier_steps, context.job.answers, strict=True)
-    ]
-    there = [ledger.rows for ledger in context.earlier_steps]
-    return {name: one + other for name, one, other in zip(names, there, found, strict=True)}
+    job = context.job
+    found = zip(job.earlier_steps, context.earlier_steps, job.answers, strict=True)
+    return {
+        step.spec.step_name: ledger.rows
+        + sum(one.ok for one in parts if one.path.startswith(f"{step.part_folder}/"))
+        for step, ledger, parts in found
+    }
 
 
 def end_replicas(context: JobContext) -> None:

@@ -39,11 +39,9 @@ def find_answers(context: JobContext) -> None:
     regenerates = context.spec.on_clear == "regenerate" and context.journal.is_cleared()
     store = None if context.store is None or regenerates else StoredResponses(context.store)
     context.stored = store
-    resolved, asked, ledger = context.resolved, context.resolved, earlier
-    if context.earlier_steps:
-        ledger = context.earlier_steps[0]
-        asked = np.any([resolved, *(step.good for step in context.earlier_steps)], axis=0)
-    first, source = context.job.steps[0], context.source
+    resolved, first, source = context.resolved, context.job.steps[0], context.source
+    asked = np.any([resolved, *(step.good for step in context.earlier_steps)], axis=0)
+    ledger = (*context.earlier_steps, earlier)[0]
     reuse = plan_reuse(first, source, ledger, asked, store, keys_over_the_cluster, context.emit)
     context.reuse = reuse
     if context.refusal is not None:
@@ -90,9 +88,7 @@ def write_found(context: JobContext) -> None:
     keep(context.job, context.asked)
     cached = context.reuse.write_parts(context.job.steps[0], context.source)
     context.reuse = replace(context.reuse, found=(), search=None)  # frees memory
-    if context.earlier_steps:
-        cached = _reuse_steps(context, cached)
-    reused = add_up(context.job.folder, cached, context.source.rows)
+    reused = add_up(context.job.folder, _reuse_steps(context, cached), context.source.rows)
     context.ledger = [*context.earlier.parts, *reused.parts]
     context.kept = context.earlier.rows + reused.rows
     context.resolved |= reused.good
@@ -110,7 +106,7 @@ def _reuse_steps(context: JobContext, first: list[Part]) -> list[Part]:
     :param first: parts of the first step that were written just now.
     :returns: parts of the last step.
     """
-    answers = [list(step.parts) for step in context.earlier_steps]
+    answers = [*(list(step.parts) for step in context.earlier_steps), []]
     answers[0] += first
     files, rows = context.earlier.files, context.source.rows
 
@@ -118,9 +114,10 @@ def _reuse_steps(context: JobContext, first: list[Part]) -> list[Part]:
         return caches_of(step, files, context.stored, rows, context.emit)
 
     caches = Caches(of_step, keys_over_the_cluster, context.emit)
-    found = reuse_steps(context.job, context.source, context.resolved, answers, caches)
-    context.job = replace(context.job, answers=tuple(map(tuple, answers)))
-    return found
+    reuse_steps(context.job, context.source, context.resolved, answers, caches)
+    *earlier, last = answers
+    context.job = replace(context.job, answers=tuple(map(tuple, earlier)))
+    return last
 
 
 def _reused(context: JobContext) -> Iterable[events.Notice]:

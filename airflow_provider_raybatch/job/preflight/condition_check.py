@@ -37,8 +37,7 @@ def check_conditions(spec: BatchInferenceSpec, source: Source) -> None:
 
 def _check_step(step: BatchInferenceSpec, source: Source, made: Mapping[str, pa.DataType]) -> None:
     """:param made: types of the columns of earlier steps."""
-    conditions = step.asked_step.step.when if step.asked_step else []
-    for condition in conditions:
+    for condition in step.question.step.when:
         if condition[1] in NULL_OPERATORS or len(condition) < 3:
             continue
         name, operator, value = condition
@@ -46,9 +45,8 @@ def _check_step(step: BatchInferenceSpec, source: Source, made: Mapping[str, pa.
         types = {made[name]} if name in made else _types_in(source, name)
         kinds = {_kind_of_type(one) for one in types}
         if values and kinds and kinds.isdisjoint({_NULL, *map(_kind_of_value, values)}):
-            assert step.asked_step is not None
             raise PreflightError(
-                f"steps: {step.asked_step.step.name}: when: {_why(name, types, kinds)}, so no row fulfils a "
+                f"{step.step_prefix}when: {_why(name, types, kinds)}, so no row fulfils a "
                 f"comparison with {shown(value)}; {_remedy(kinds, name in made)}."
             )
 

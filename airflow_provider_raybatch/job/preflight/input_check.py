@@ -262,17 +262,14 @@ def _named_columns(spec: BatchInferenceSpec) -> dict[str, str]:
     for argument in ("sampling_column", "adapter_column", "id_column"):
         if (column := getattr(spec, argument)) is not None:
             wanted.setdefault(column, argument)
-    if spec.asked_step is not None:
-        name = spec.asked_step.step.name
-        of_step = f"steps: {name}: "
-        wanted = {
-            column: argument if argument == "id_column" else of_step + argument
-            for column, argument in wanted.items()
-        }
-        for condition in spec.asked_step.step.when:
-            wanted.setdefault(condition[0], f"{of_step}when")
-        for column in spec.asked_step.earlier_columns:
-            wanted.pop(column, None)
+    wanted = {
+        column: argument if argument == "id_column" else spec.step_prefix + argument
+        for column, argument in wanted.items()
+    }
+    for column in spec.condition_columns:
+        wanted.setdefault(column, f"{spec.step_prefix}when")
+    for column in spec.question.earlier_columns:
+        wanted.pop(column, None)
     return wanted
 
 
@@ -283,7 +280,7 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
     # A CSV file that lacks a header has its first row taken for one.
     files = source.listing.files if source.listing.format == "csv" else ()
     with_header = next((file for file in files if file.csv.header is True), None)
-    earlier = spec.asked_step.earlier_columns if spec.asked_step else []
+    earlier = spec.question.earlier_columns
     where = "the source with the columns of earlier steps" if earlier else "the source"
     for name, field in wanted.items():
         if name not in source.columns:
@@ -317,7 +314,7 @@ def _missing(field: str, name: str, columns: list[str], where: str, csv: SourceF
 
 def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
     """Refuse ``{name}`` if `name` is a column: it is text, and each row would make the same request."""
-    earlier = spec.asked_step.earlier_columns if spec.asked_step else []
+    earlier = spec.question.earlier_columns
     known = [*earlier, *reversed(source.columns)]
     columns = {name.casefold(): name for name in known if not name.isdigit()}
     for field, text in spec.row_templates():
@@ -342,8 +339,8 @@ def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
     if double is not None:
         case = "" if double in names else ", since many warehouses ignore case"
         field, remedy = "output_prefix", "set output_prefix, for example to 'llm_'"
-        if spec.asked_step is not None:
-            field, remedy = f"steps: {spec.asked_step.step.name}", "rename the step"
+        if spec.step_name:
+            field, remedy = f"steps: {spec.step_name}", "rename the step"
         if chosen is not None and double.lower() == chosen.lower():
             field, remedy = "response_column", "choose another name for the response"
         raise PreflightError(
@@ -353,7 +350,6 @@ def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
 
 
 def _check_images(spec: BatchInferenceSpec, source: Source) -> None:
-    of_step = f"steps: {spec.asked_step.step.name}: " if spec.asked_step else ""
     for name in spec.images:
         kind = source.schema.field(name).type if name in source.schema.names else pa.null()
         if not may_hold_images(kind):
@@ -361,7 +357,7 @@ def _check_images(spec: BatchInferenceSpec, source: Source) -> None:
                 f"images: column {name!r} has the type {kind}, and images are bytes, structs with 'bytes' or "
                 "'path', references as text, or lists of these; name the column that holds them."
             )
-            raise PreflightError(of_step + text)
+            raise PreflightError(spec.step_prefix + text)
 
 
 SOURCE_CHECKS = (_check_columns, _check_braces, _check_collisions, _check_images)

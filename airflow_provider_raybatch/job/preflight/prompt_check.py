@@ -116,9 +116,9 @@ def check_later_steps(
     :raises RaybatchError: more rows fail than `tolerance` allows for the whole input.
     """
     for step in spec.step_specs()[1:]:
-        if step.columns_of_source and step.asked_step is not None:
-            earlier = {name.lower() for name in step.asked_step.earlier_columns}
-            is_sure = earlier.isdisjoint(map(str.lower, step.asked_step.step.condition_columns))
+        if step.columns_of_source:
+            earlier = {name.lower() for name in step.question.earlier_columns}
+            is_sure = earlier.isdisjoint(map(str.lower, step.condition_columns))
             # With a text in the place of the prompt, which reads answers.
             alone = {"prompt": "", "system_prompt": None, "messages": None, "postprocess": None}
             asked = step.model_copy(update=alone if is_sure else {**alone, "asked_step": None})
@@ -126,7 +126,7 @@ def check_later_steps(
             if not sampled.failures:
                 continue
             arguments = ", ".join(dict.fromkeys(step.columns_of_source.values()))
-            where = f"steps: {step.asked_step.step.name}: {arguments}"
+            where = step.step_prefix + arguments
             rows, used = count_of(sampled.rows, "row"), "shown" if arguments == "images" else "asked"
             if is_sure and not sampled.requests:
                 _, first = sampled.failures[0]

@@ -45,8 +45,8 @@ def checked_job(
     chain = ""
     for step in spec.step_specs():
         keyer = Keyer(step, checked.generation_defaults, checked.digests)
-        asked, digest = step.asked_step, request_config_digest(step, journal.submission, keyer)
-        chain = digest if asked is None else json_digest([chain, digest, asked.step.decides])
+        digest = request_config_digest(step, journal.submission, keyer)
+        chain = json_digest([chain, digest, step.question.step.decides])
         run_folder = layout.run_folder(journal.submission, chain, listing.digest)
         jobs.append(
             Job(
@@ -68,7 +68,7 @@ def asked_by_steps(steps: Sequence[BatchInferenceSpec], requests: Sequence[Reque
 
     :param requests: of the first step.
     """
-    if steps[0].asked_step is None or not requests:
+    if not steps[0].step_name or not requests:
         return list(requests)
     unknown = replace(requests[0], sampling={})
     first = [one.of_step(steps[0].step_name, steps[0].sampling) for one in requests]

@@ -47,9 +47,8 @@ def ask(
     :param rows: the first `most` of them are asked.
     :raises RaybatchError: the job must end.
     """
-    requests, fits = rows.requests(most), rows.fits
-    asked = len(rows.read) if found.spec.steps else len(requests)
-    of_steps = asked_by_steps(found.spec.step_specs(), list(requests.values()))
+    asked, fits = len(rows.read), rows.fits
+    of_steps = asked_by_steps(found.spec.step_specs(), rows.requests(most))
     longest = plan.longest_response(found.spec, of_steps)
     made = plan.make(found.spec, max(1, asked), cluster_view.view(), longest)
     sizing = replace(made, replicas=1, fewest_replicas=None)
@@ -60,7 +59,7 @@ def ask(
     source, is_idle = _source(found.spec, found.job.environment, sizing)
     driver.emit(_announced(found.spec, sizing, asked, is_idle))
     model = checked_model(found.spec, found.checked)
-    asking = Asking(found.job, model, source, requests, rows.read)
+    asking = Asking(found.job, model, source, rows.read)
     options = {"num_cpus": 0 if is_idle else sizing.cpus, **source.replica_options(sizing)}
     return _waited_for(asking, options, driver, refusals)
 
@@ -130,7 +129,7 @@ def _waited_for(
     coordinator = ray.remote(**of_coordinator)(Coordinator).remote(asking.job.folder, asking.source)
     # One call a process: what an engine leaves in it ends with it.
     asked = ray.remote(max_calls=1, max_retries=0, **options)(answers).remote(asking, coordinator)
-    told = _Told(driver.emit, len(asking.read or asking.requests))
+    told = _Told(driver.emit, len(asking.read))
     with driver.control.draining():
         try:
             while not ray.wait([asked], timeout=_POLL)[0]:

@@ -7,7 +7,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.engine_process.opening import open_engine
 from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.media.load import load
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
-from airflow_provider_raybatch.job.preview.row_answer import decoded, died, row_answer
+from airflow_provider_raybatch.job.preview.row_answer import died
 from airflow_provider_raybatch.job.preview.step_answers import PreviewedSteps
 from airflow_provider_raybatch.job.replica.row_asker import Read
 from airflow_provider_raybatch.job.row import Request, RowFailure
@@ -39,23 +39,20 @@ class Asking:
 
     :param model: what the engine loads.
     :param source: of the engine.
-    :param requests: by ordinal, of several steps those of the first.
-    :param read: of several steps, the rows.
+    :param read: the rows.
     """
 
     job: Job
     model: CheckedModel
     source: EngineSource
-    requests: Mapping[int, Request]
-    read: Sequence[Read] = ()
+    read: Sequence[Read]
 
 
 def answers(asking: Asking, coordinator: Any) -> list[RowAnswer]:
     """Ask the engine; called in a process of its own.
 
     :param coordinator: handle of a job's coordinator, which has no rows.
-    :returns: an answer for each request, of several steps one for each that asks; none if the coordinator
-        drains.
+    :returns: an answer for each request, of each step that asks; none if the coordinator drains.
     :raises RaybatchError: the engine can't be started.
     """
     set_environment(asking.job.environment)
@@ -86,36 +83,15 @@ def _node() -> str:
 async def _answered(
     asking: Asking, engine: Engine, access: EngineAccess, stop: threading.Event
 ) -> list[RowAnswer]:
-    requests = list(asking.requests.values())
     try:
         await engine.prepare()
-        if asking.job.spec.asked_step is not None:
-            return await _answered_in_steps(asking, engine, stop)
-        encoded = await asyncio.to_thread(engine.encode, requests)
-        encoded = await asyncio.to_thread(_with_images, asking.job, engine, requests, encoded, stop)
-        if stop.is_set():
-            return []  # some requests may lack their images
-        made = await _generated(engine, encoded, stop)
-        if stop.is_set():
-            return []
-        responses = await asyncio.to_thread(decoded, engine, made)
+        return await _asked(asking, TogetherEngine(engine), stop)
     finally:
         await access.give_back(lambda: asyncio.to_thread(engine.close))
         await asyncio.to_thread(engine.close)
-    task = asking.job.task
-    return [
-        row_answer(
-            task,
-            ordinal,
-            response,
-            response if isinstance(response, RowFailure) else task.check(response, request.sampling),
-        )
-        for (ordinal, request), response in zip(asking.requests.items(), responses, strict=True)
-    ]
 
 
-async def _answered_in_steps(asking: Asking, engine: Engine, stop: threading.Event) -> list[RowAnswer]:
-    engine = TogetherEngine(engine)
+async def _asked(asking: Asking, engine: Engine, stop: threading.Event) -> list[RowAnswer]:
     steps = await asyncio.to_thread(PreviewedSteps, asking.job, engine)
     rows = await asyncio.to_thread(steps.begin, asking.read)
     while rows and not stop.is_set():
@@ -123,7 +99,7 @@ async def _answered_in_steps(asking: Asking, engine: Engine, stop: threading.Eve
         encoded = await asyncio.to_thread(engine.encode, requests)
         encoded = await asyncio.to_thread(_with_images, asking.job, engine, requests, encoded, stop)
         if stop.is_set():
-            return []
+            return []  # some requests may lack their images
         for row, made in zip(rows, await _generated(engine, encoded, stop), strict=True):
             row.result = made
         if not stop.is_set():

@@ -41,7 +41,7 @@ class PreviewedRows:
 
     :param rows: as they are shown.
     :param counted: the same as they are asked.
-    :param read: of several steps, the rows that may be asked, as they were read.
+    :param read: the rows that may be asked, as they were read.
     :param fits: whether the cluster holds the job, now or later.
     """
 
@@ -50,11 +50,11 @@ class PreviewedRows:
     read: Sequence[Read] = ()
     fits: bool = True
 
-    def requests(self, most: int) -> dict[int, Request]:
-        """By ordinal, what the first `most` rows ask that don't fail before the engine."""
+    def requests(self, most: int) -> list[Request]:
+        """What the first `most` rows ask that don't fail before the engine."""
         prepared = dict(zip(self.counted.ordinals, self.counted.prepared, strict=True))
-        asked = {row.ordinal: prepared[row.ordinal].request for row in self.sound(most) if not row.is_skipped}
-        return {ordinal: one for ordinal, one in asked.items() if isinstance(one, Request)}
+        asked = [prepared[row.ordinal].request for row in self.sound(most) if not row.is_skipped]
+        return [one for one in asked if isinstance(one, Request)]
 
     def sound(self, most: int) -> list[PreviewRow]:
         """Those of the first `most` rows that don't fail before the engine."""
@@ -78,9 +78,11 @@ def preview(found: Inspected, wanted: PreviewRequest, refusals: Refusals) -> Pre
         if made.counted.problem and found.checked is not None:  # else the check of the model says why
             refusals.refuse(made.counted.problem)
         made.rows = _shown(found, made.counted, is_first=wanted.seed is None, refusals=refusals)
-        if wanted.ask and found.spec.steps and found.job is not None and found.source_fits:
+        if wanted.ask and found.job is not None and found.source_fits:
+            # A row that the first step skips may be asked by a later one.
+            may_ask = [row for row in made.sound(wanted.ask) if found.spec.steps or not row.is_skipped]
             with refusals.caught():
-                made.read = read_rows(found.job, picked, {row.ordinal for row in made.sound(wanted.ask)})
+                made.read = read_rows(found.job, picked, {row.ordinal for row in may_ask})
     made.fits = refusals.passes(sized, found, found.unfinished, refusals)
     return made
 

@@ -304,11 +304,10 @@ def _rows(
 
     :param skipped: gets the others.
     """
-    job, step = question.job, question.job.spec.asked_step
-    earlier = dict.fromkeys(step.earlier_columns if step is not None else (), "?")
-    own = None if step is None else step.step
-    if own is not None:  # of conditions, those that answers do not decide
-        own = own.model_copy(update={"when": [one for one in own.when if one[0] not in earlier]})
+    job, asked = question.job, question.job.spec.question
+    earlier = dict.fromkeys(asked.earlier_columns, "?")
+    # Of conditions, those that answers do not decide.
+    step = asked.step.model_copy(update={"when": [one for one in asked.step.when if one[0] not in earlier]})
     columns = read_columns(job.spec)
     if earlier and columns is not None:
         columns = [one for one in columns if one not in earlier]
@@ -319,7 +318,7 @@ def _rows(
         asked = {}
         for position, row in zip(positions, rows, strict=True):
             row = {**row, **earlier} if isinstance(row, dict) else row
-            if own is not None and isinstance(row, dict) and not own.is_asked(row):
+            if isinstance(row, dict) and not step.is_asked(row):
                 skipped[chunk.ordinal + position] = builder.skipped(row)
             else:
                 asked[chunk.ordinal + position] = row

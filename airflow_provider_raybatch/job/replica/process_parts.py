@@ -46,7 +46,7 @@ class PartWriter:
         self._engine = engine
         self._process = process
         self._parts = 0
-        self._names = [step.spec.asked_step.step.name for step in job.steps if step.spec.asked_step]
+        self._names = [step.spec.step_name for step in job.steps]
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Make results of what the engine gave."""
@@ -62,7 +62,7 @@ class PartWriter:
         written = []
         for name, some, columns in self._cut(rows):
             outcomes = [
-                row.prepared.outcome(row.position, self._named(row) if self._names else row.result)
+                row.prepared.outcome(row.position, self._named(row) if self._names[-1] else row.result)
                 for row in some
             ]
             folder, task, first = self._job.folder, self._job.task, 0

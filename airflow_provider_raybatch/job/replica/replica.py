@@ -185,7 +185,7 @@ class Replica(ReplicaProcess):
             job, self.plan = ray.get(told[0])
             self.job, self._has_job = job, True
             self.reader = reader_of(job)
-            if any(step.spec.asked_step and step.spec.asked_step.step.each for step in job.steps):
+            if any(step.spec.question.step.each for step in job.steps):
                 self.engine = TogetherEngine(self.engine)
             self.steps = steps_of(job, self.engine, self.process)
             self.asker = RowAsker(job, self.steps)

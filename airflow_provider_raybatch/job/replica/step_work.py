@@ -78,8 +78,8 @@ def steps_of(job: Job, engine: Any, process: str) -> list[StepWork]:
             RequestBuilder(step.spec, renderer_of(step), step.keyer, _access(step)),
             PartWriter(step, engine, process),
             step.spec.step_name,
-            step.spec.sampling if step.spec.asked_step else None,
-            Ranking(step) if step.spec.asked_step else None,
+            step.spec.sampling if step.spec.step_name else None,
+            Ranking(step) if step.family else None,
         )
         for step in job.steps
     ]

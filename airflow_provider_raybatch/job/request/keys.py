@@ -56,7 +56,7 @@ class Keyer:
     """
 
     def __init__(self, spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Digests) -> None:
-        asked = spec.asked_step
+        step = spec.question.step
         self._shared = {
             "version": VERSION,
             "engine": [spec.engine, spec.numerics, spec.processor_numerics],
@@ -65,8 +65,8 @@ class Keyer:
             "chat_template": digests.chat_template or spec.chat_template or "",
             "chat_template_kwargs": spec.chat_template_kwargs,
             "response_format": [spec.needs_json, spec.on_truncated],
-            "takes_rejected": asked is not None and asked.step.goes_on_rejected,
-            "order": ["good ones first", asked.step.best] if asked and spec.asks_several else None,
+            "takes_rejected": step.goes_on_rejected,
+            "order": ["good ones first", step.best] if step.name and spec.asks_several else None,
             **spec.kind_of_answer,
             **{name: getattr(spec, name) for name in _ARGUMENTS},
         }

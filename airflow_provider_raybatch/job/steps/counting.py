@@ -67,12 +67,12 @@ def answered(
     :param good: rows that are complete, and `bad` those that have failed.
     :param old: of each step before the last one, which answers were there before the job.
     """
-    if (step := spec.asked_step) is None:
+    if not spec.step_name:
         return []
     rows = [_Rows(_members(table, "input"), _ordinals(table)) for table in (good, bad)]
     found = [
         sum((_of(one, f"{name}_", known) for one in rows), Answered())
-        for name, known in zip(step.earlier, old, strict=True)
+        for name, known in zip(spec.question.earlier, old, strict=True)
     ]
     return [*found, _of(_Rows(_members(good, "output"), _ordinals(good)), "", _old_rows(good))]
 
@@ -165,13 +165,13 @@ def step_counts(
     :param rows: of the input.
     :param failed: how many rows failed, by step and what it did, such as ``judge.parse``.
     """
-    if (step := spec.asked_step) is None or not found:
+    if not found:
         return None
     errors: Counter[str] = Counter()
     for name, count in failed.items():
         errors[name.partition(".")[0]] += count
     made, left = [], rows
-    for name, one in zip([*step.earlier, step.step.name], found, strict=True):
+    for name, one in zip([*spec.question.earlier, spec.step_name], found, strict=True):
         asked = one.rows + errors[name]
         made.append(
             StepCounts(

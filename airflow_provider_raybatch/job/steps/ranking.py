@@ -75,11 +75,10 @@ def renderer_of(step: Job) -> Render:
 
     :raises PreflightError: a user's function can't be imported.
     """
-    base, asked = step.task.renderer(), step.spec.asked_step
-    if asked is None or asked.step.each is None:
+    base, of = step.task.renderer(), step.spec.question.step.each
+    if of is None:
         return base
     family = {name: Completions(one.spec) for name, one in step.family.items()}
-    of = asked.step.each
 
     def render(row: Mapping[str, Any]) -> Request:
         places = family[of].places(row)

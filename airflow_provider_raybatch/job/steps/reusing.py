@@ -43,23 +43,16 @@ class Caches:
 
 def reuse_steps(
     job: Job, source: Source, resolved: RowMask, answers: list[list[Part]], caches: Caches
-) -> list[Part]:
+) -> None:
     """Write the answers of later steps that exist, as parts of this submission.
 
     :param resolved: rows that are complete.
-    :param answers: of each earlier step, its parts; those that are written are added.
-    :returns: parts of the last step.
+    :param answers: of each step, its parts; those that are written are added.
     """
-    last: list[Part] = []
     for number, step in enumerate(job.steps[1:], 1):
         known = replace(step, answers=tuple(tuple(some) for some in answers[:number]))
-        own = answers[number] if number < len(answers) else []
-        written = _reuse(known, source, resolved | add_up(step.folder, own, source.rows).good, caches)
-        if number < len(answers):
-            answers[number] += written
-        else:
-            last = written
-    return last
+        has_answer = add_up(step.folder, answers[number], source.rows).good
+        answers[number] += _reuse(known, source, resolved | has_answer, caches)
 
 
 def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list[Part]:
@@ -68,10 +61,10 @@ def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list
     :param resolved: rows that are complete, or have an answer of this step.
     """
     found = caches.of_step(step)
-    first = step.steps[0].spec.asked_step
+    first = step.steps[0].spec
     open_rows = ~resolved
-    may_begin_later = step.spec.on_blank == "null" or (first is not None and first.step.when)
-    if first is not None and not may_begin_later:
+    may_begin_later = step.spec.on_blank == "null" or first.condition_columns
+    if not may_begin_later:
         has_answer = np.zeros_like(resolved)
         for parts in step.answers:
             has_answer |= add_up(step.folder, parts, source.rows).good
@@ -92,8 +85,11 @@ def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list
             done = np.setdiff1d(cached.ordinals, gone.ordinals)
             left = left.where(np.flatnonzero(~np.isin(left.ordinals, done)))
     if rows := sum(part.rows for part in written):
-        name = step.spec.asked_step.step.name if step.spec.asked_step else ""
-        caches.emit(Notice(message=f"step {name!r}: {count_of(rows, 'answer')} found, and not asked for"))
+        caches.emit(
+            Notice(
+                message=f"step {step.spec.step_name!r}: {count_of(rows, 'answer')} found, and not asked for"
+            )
+        )
     return written
 
 

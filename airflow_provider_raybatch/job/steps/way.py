@@ -41,7 +41,7 @@ class Way:
 
     def __init__(self, job: Job) -> None:
         self._tasks = [step.task for step in job.steps]
-        self._conditions = [step.spec.asked_step.step if step.spec.asked_step else None for step in job.steps]
+        self._conditions = [step.spec.question.step if step.spec.step_name else None for step in job.steps]
         self._texts = [_texts(step.spec) if step.spec.on_blank == "null" else () for step in job.steps]
         self._made = [frozenset(name.lower() for name in task.column_names) for task in self._tasks]
 
@@ -111,7 +111,7 @@ class Way:
 
 def _texts(spec: BatchInferenceSpec) -> Collection[str]:
     """Columns without which a step has nothing to ask about."""
-    each = spec.asked_step.step.each if spec.asked_step else None
+    each = spec.question.step.each
     return spec.column_arguments() if each is None else [f"{each}_completions"]
 
 

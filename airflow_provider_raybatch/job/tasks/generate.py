@@ -116,11 +116,11 @@ class Generate(Task):
         }
 
     def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
-        if self.spec.asked_step is None:
+        if not self.spec.step_name:
             return self._checked(response, row_sampling)
         return checked_in_step(
             response,
-            self.spec.asked_step.step,
+            self.spec.question.step,
             self._kinds,
             partial(self._checked, row_sampling=row_sampling),
         )
