@@ -53,7 +53,7 @@ def measure(rows: int, times: int, has_store: bool) -> list[float]:
     from airflow_provider_raybatch.job.request import key_array
     from airflow_provider_raybatch.job.reuse.hits import CachedRows
     from airflow_provider_raybatch.job.reuse.partitions import Partitions
-    from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver
+    from airflow_provider_raybatch.job.reuse.repeats import CachedResponses, ReuseResolver
     from airflow_provider_raybatch.job.reuse.reuse import all_repeats
     from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
 

@@ -162,9 +162,8 @@ def model_evaluation() -> None:
         """Return figures of all candidates, and the decision."""
         import pyarrow as pa
 
-        from airflow_provider_raybatch.workflows.comparison import ComparisonReport
+        from airflow_provider_raybatch.workflows.comparison import Candidate, ComparisonReport, Rule, decide
         from airflow_provider_raybatch.workflows.pairwise import settle
-        from airflow_provider_raybatch.workflows.promotion import Candidate, Rule, decide
         from airflow_provider_raybatch.workflows.rows import Rows
         from airflow_provider_raybatch.workflows.scores import exact_match, f1, numeric_equal, score_answers
         from airflow_provider_raybatch.workflows.writer import DatasetWriter

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a finished dataset, compared with its manifest."""
+"""The files of a finished dataset, compared with its manifest; of output files, their columns, too.
+
+Arrow takes the columns of JSON from the first bytes that it reads. Answers differ: most have null `logprobs`
+where some have an object.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -10,7 +15,6 @@ from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BAT
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.dataset.answers import answer_schema
 from airflow_provider_raybatch.dataset.derived import DerivedManifest
 from airflow_provider_raybatch.dataset.errors import DatasetError, missing, reading
 from airflow_provider_raybatch.dataset.filesystem import arrow_filesystem
@@ -21,6 +25,72 @@ if TYPE_CHECKING:
 
     from airflow_provider_raybatch.contract.secrets import AwsCredentials
     from airflow_provider_raybatch.storage.folder import Folder
+
+
+def answer_schema(line: bytes) -> pa.Schema:
+    """The schema of output files.
+
+    :param line: one of them, since it tells chats and prompts from texts to embed.
+    """
+    import pyarrow as pa
+
+    text, whole, number = pa.string(), pa.int64(), pa.float64()
+    body = _body_of(line)
+    has_vectors = "data" in body
+    if has_vectors:
+        packed = isinstance(body["data"][0]["embedding"], str)
+        vector = [("object", text), ("index", whole), ("embedding", text if packed else pa.list_(number))]
+        answers = ("data", pa.list_(pa.struct(vector)))
+    else:
+        answers = ("choices", pa.list_(_choice()))
+    usage = [("prompt_tokens", whole), ("total_tokens", whole)]
+    if not has_vectors:
+        usage += [
+            ("completion_tokens", whole),
+            ("prompt_tokens_details", pa.struct([("cached_tokens", whole)])),
+            ("completion_tokens_details", pa.struct([("reasoning_tokens", whole)])),
+        ]
+    named = [] if has_vectors else [("id", text), ("created", whole)]
+    fields = [*named, ("object", text), ("model", text), answers, ("usage", pa.struct(usage))]
+    response = [("status_code", whole), ("request_id", text), ("body", pa.struct(fields))]
+    columns = [("id", text), ("custom_id", text), ("response", pa.struct(response)), ("error", text)]
+    return pa.schema(columns)
+
+
+def _choice() -> pa.StructType:
+    """A choice of either endpoint. The older one's `top_logprobs` have a field a token, and are left out."""
+    import pyarrow as pa
+
+    text, whole, number = pa.string(), pa.int64(), pa.float64()
+    function = pa.struct([("name", text), ("arguments", text)])
+    call = pa.struct([("id", text), ("type", text), ("function", function)])
+    message = pa.struct([
+        ("role", text),
+        ("content", text),
+        ("refusal", text),
+        ("reasoning_content", text),
+        ("tool_calls", pa.list_(call)),
+    ])
+    likely = [("token", text), ("logprob", number), ("bytes", pa.list_(whole))]
+    token = pa.struct([*likely, ("top_logprobs", pa.list_(pa.struct(likely)))])
+    logprobs = pa.struct([
+        ("content", pa.list_(token)),
+        ("tokens", pa.list_(text)),
+        ("token_logprobs", pa.list_(number)),
+        ("text_offset", pa.list_(whole)),
+    ])
+    return pa.struct([
+        ("index", whole),
+        ("text", text),
+        ("message", message),
+        ("logprobs", logprobs),
+        ("finish_reason", text),
+    ])
+
+
+def _body_of(line: bytes) -> dict[str, Any]:
+    return dict(json.loads(line)["response"]["body"])
+
 
 Manifest = TypeVar("Manifest", bound=BatchManifest | DerivedManifest)
 

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined] # exported, but missing in the stub file
 from airflow.sdk.bases.decorator import (
     DecoratedOperator,
     TaskDecorator,
@@ -14,11 +17,11 @@ from airflow.sdk.bases.decorator import (
 )
 from airflow.sdk.definitions._internal.types import SET_DURING_EXECUTION
 from airflow.sdk.definitions.context import context_merge
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from airflow_provider_raybatch.coercion import listed
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
-from airflow_provider_raybatch.decorators.returned import keep, kept
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS
 from airflow_provider_raybatch.operators.misplaced import check_names
@@ -27,6 +30,36 @@ from airflow_provider_raybatch.operators.set_fields import only_set
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_raybatch.operators.run_record import Store
+
+_KEY = "raybatch_returned"
+_LONGEST = 4096
+"""Characters of one argument; Airflow shows no more of a rendered field either, by default."""
+
+
+def keep(store: Store, returned: Mapping[str, Any]) -> None:
+    """Store the arguments as plain data, without what Airflow masks in rendered fields."""
+    plain = {name: _bounded(redact(_plain(value), name)) for name, value in returned.items()}
+    store.set(_KEY, plain, retention=NEVER_EXPIRE)
+
+
+def kept(store: Store) -> dict[str, Any]:
+    """The arguments that the attempt's function returned before it was deferred."""
+    found = store.get(_KEY)
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return json.loads(json.dumps(value, default=str))
+
+
+def _bounded(value: Any) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return value if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
 
 _RETURNABLE = (*ARGUMENTS, "runtime_env", "aws_conn_id", "hf_conn_id")
 

@@ -22,7 +22,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import amask_secret, mask_secret
 
-from airflow_provider_raybatch.cluster.jobs_api.tls import file_versions
+from airflow_provider_raybatch.cluster.jobs_api.access import file_versions
 from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, default_paths, kubeconfig_server
 from airflow_provider_raybatch.cluster.kuberay.server import pod_server
 from airflow_provider_raybatch.coercion import boolean

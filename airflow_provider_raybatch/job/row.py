@@ -148,7 +148,7 @@ class Completion:
     :param output_tokens: how many tokens were generated.
     :param filled_tokens: how many more the text has, which a choice forced.
     :param extra: what optional columns are made of, by the name of each; see
-        :class:`~airflow_provider_raybatch.job.tasks.optional_columns.base.OptionalColumns`.
+        :class:`~airflow_provider_raybatch.job.tasks.optional_columns.kinds.OptionalColumns`.
     """
 
     text: str

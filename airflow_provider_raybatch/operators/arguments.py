@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the operator's arguments to the job's spec: each mistake is a sentence in the operator's words."""
+"""From the operator's arguments to the job's spec: each mistake is a sentence in the operator's words.
+
+The cluster checks it again, with what it refers to and with the engine's grammar.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,50 @@ from airflow_provider_raybatch.coercion import (
     with_structures,
 )
 from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
+from airflow_provider_raybatch.contract.arguments.response_schema import schema_problem
+from airflow_provider_raybatch.contract.arguments.sampling import schema_of
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import check_vllm_sampling
 from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.misplaced import check_names
-from airflow_provider_raybatch.operators.schemas import check_schemas
 from airflow_provider_raybatch.operators.steps import fields_of_steps, typed_steps
+
+
+def check_schemas(spec: BatchInferenceSpec, where: str = "") -> None:
+    """Check the JSON schemas of tools and of responses.
+
+    :param where: the start of the sentence.
+    :raises SpecError: one is none in any draft that the cluster knows.
+    """
+    for name, schema in _schemas(spec):
+        if schema and "$schema" not in schema and (why := _problem(schema)):
+            raise SpecError(f"{where}{name} is not a JSON schema ({why}); correct it.")
+
+
+def _schemas(spec: BatchInferenceSpec) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+    for number, tool in enumerate(spec.tools or ()):
+        yield f"tools: {number}: function: parameters", tool["function"].get("parameters")
+    argument = "sampling: structured_outputs: json"
+    name = argument if spec.response_schema is None else "response_format: the schema"
+    yield name, schema_of(spec.sampling.get("structured_outputs"))
+
+
+def _problem(schema: Mapping[str, Any]) -> str:
+    """What is wrong by the newest draft; empty if one draft takes it."""
+    from jsonschema import Draft4Validator, Draft7Validator, Draft202012Validator, SchemaError  # Airflow's
+
+    first = ""
+    for draft in (Draft202012Validator, Draft7Validator, Draft4Validator):
+        try:
+            # Without formats: Python does not know all patterns that grammars do.
+            draft.check_schema(schema, format_checker=None)
+        except SchemaError as error:
+            first = first or schema_problem(error)
+        else:
+            return ""
+    return first
+
 
 ARGUMENTS = tuple(name for name in BatchInferenceSpec.model_fields if name not in NOT_ARGUMENTS)
 """The arguments that make up the spec, in the order of the documentation."""

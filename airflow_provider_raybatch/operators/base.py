@@ -25,8 +25,8 @@ from airflow_provider_raybatch.operators.attempt import Attempt
 from airflow_provider_raybatch.operators.common_arguments import (
     COMMON,
 )
-from airflow_provider_raybatch.operators.deadline import Deadline, attempt_deadline
-from airflow_provider_raybatch.operators.following import Follower
+from airflow_provider_raybatch.operators.deadline import Deadline, attempt_deadline, longest_pause
+from airflow_provider_raybatch.operators.following import Follower, latest_handle, outcome_without_trigger
 from airflow_provider_raybatch.operators.given_arguments import CommonArguments
 from airflow_provider_raybatch.operators.own_clusters import (
     deferral,
@@ -37,8 +37,6 @@ from airflow_provider_raybatch.operators.own_clusters import (
     with_window,
 )
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
-from airflow_provider_raybatch.operators.resuming import latest_handle, outcome_without_trigger
-from airflow_provider_raybatch.operators.retry_pause import longest_pause
 from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
 from airflow_provider_raybatch.operators.submitting import submit
 from airflow_provider_raybatch.places.choosing import place_of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a job must have ended: `timeout` counts from the start of an attempt, `deadline` is one for all."""
+"""When a job must have ended, and how long Airflow waits before the next attempt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from airflow.sdk import BaseOperator
+
 from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 
@@ -100,3 +103,22 @@ def parse_deadline(value: datetime | str | None) -> float | None:
     if found.tzinfo is None:
         raise SpecError(f"deadline: {shown(value)} has no time zone; add one, such as '+00:00'.")
     return found.timestamp()
+
+
+_LONGEST = 86400.0  # Airflow's MAX_RETRY_DELAY
+
+
+def longest_pause(task: BaseOperator, try_number: int) -> float:
+    """Seconds between the end of an attempt and the next one, at most.
+
+    With `retry_exponential_backoff`, Airflow chooses up to twice the pause that it has computed
+    (`TaskInstance.next_retry_datetime`).
+    """
+    pause, factor = seconds_of(task.retry_delay), float(task.retry_exponential_backoff or 1)
+    if factor == 1 or factor < 0:
+        return pause
+    try:
+        pause = min(_LONGEST, 2 * max(1.0, pause * factor ** (try_number - 1)))
+    except OverflowError:
+        pause = _LONGEST
+    return min(pause, seconds_of(task.max_retry_delay)) if task.max_retry_delay else pause

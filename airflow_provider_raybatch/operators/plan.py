@@ -12,8 +12,7 @@ from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.operators.deadline import Deadline
-from airflow_provider_raybatch.operators.run_key import open_run_key
-from airflow_provider_raybatch.operators.run_record import RunRecord
+from airflow_provider_raybatch.operators.run_record import RunRecord, open_run_key
 from airflow_provider_raybatch.places.place import Cluster, OneRun, Place
 
 if TYPE_CHECKING:

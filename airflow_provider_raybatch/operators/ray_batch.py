@@ -21,6 +21,7 @@ from airflow_provider_raybatch.operators.arguments import ARGUMENTS, TEMPLATED, 
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.batch_plan import batch_plan
 from airflow_provider_raybatch.operators.closing_line import closing_line_of, failed_by_itself, failed_rows
+from airflow_provider_raybatch.operators.deadline import longest_pause
 from airflow_provider_raybatch.operators.handover import publish_asset_events, result_of
 from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.parse_check import (
@@ -31,7 +32,6 @@ from airflow_provider_raybatch.operators.parse_check import (
 )
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.prices import check_has_price
-from airflow_provider_raybatch.operators.retry_pause import longest_pause
 from airflow_provider_raybatch.operators.set_fields import only_set
 
 if TYPE_CHECKING:

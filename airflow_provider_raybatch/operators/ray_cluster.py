@@ -201,7 +201,7 @@ class CreateRayCluster(LiteralTextOperator):
         return made.to_json()
 
     def _defer(self, waiting: NotReadyYet) -> None:
-        from airflow_provider_raybatch.triggers.shared_cluster import SharedClusterTrigger
+        from airflow_provider_raybatch.triggers.ray_cluster import SharedClusterTrigger
 
         trigger = SharedClusterTrigger(
             ray_cluster=waiting.cluster.for_trigger() or {},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's web app: pages of reports behind Airflow's own login and rights.
+"""The plugin's web app: pages of reports and batches behind Airflow's own login and rights.
 
 Each route asks for the right to read XComs of the DAG in its path, and reads what belongs to that DAG alone.
 FastAPI resolves the annotations of routes in this module, so all that they name is imported here.
@@ -8,7 +8,8 @@ FastAPI resolves the annotations of routes in this module, so all that they name
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -21,10 +22,12 @@ from pydantic import BeforeValidator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Receive, Scope, Send
 
+from airflow_provider_raybatch.batches.settings import batch_api_settings
+from airflow_provider_raybatch.batches.store import batch_store, usable
+from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.plugins import airflow_api
 from airflow_provider_raybatch.plugins.headers import safely
 from airflow_provider_raybatch.plugins.looking import Look, look_at
-from airflow_provider_raybatch.plugins.own_batches import own_batches
 from airflow_provider_raybatch.plugins.pages.batches import batches_page
 from airflow_provider_raybatch.plugins.pages.dataset import dataset_page
 from airflow_provider_raybatch.plugins.pages.frame import Frame, message_page
@@ -34,6 +37,43 @@ from airflow_provider_raybatch.plugins.refusal import NotShownError
 from airflow_provider_raybatch.plugins.task_key import TaskInstance
 from airflow_provider_raybatch.plugins.threads import Readers
 from airflow_provider_raybatch.report.elements import document, node
+
+_MOST = 100
+
+
+@dataclass(frozen=True)
+class OwnBatches:
+    """What the page shows.
+
+    :param states: newest first, at most 100.
+    :param total: how many there are.
+    """
+
+    states: Sequence[BatchState] = field(default_factory=list)
+    total: int = 0
+
+
+def own_batches(owner: str) -> OwnBatches:
+    """The newest batches of a user.
+
+    :param owner: user id, as Airflow's auth manager has it.
+    :raises NotShownError: this Airflow has no Batch API.
+    """
+    settings = batch_api_settings()
+    if settings is None:
+        raise NotShownError(
+            "This Airflow has no Batch API: [raybatch] batch_api_root is not set; docs/batch_api tells how."
+        )
+    store = batch_store(settings)
+    ids = [one.id for one in store.batches(owner)]
+
+    def state(batch_id: str) -> BatchState | None:
+        found = store.state(batch_id)
+        # Keys are not signed, so they don't say whose a batch is.
+        return found if found is not None and found.record.owner == owner else None
+
+    return OwnBatches(usable(state, ids[:_MOST]), len(ids))
+
 
 _log = logging.getLogger(__name__)
 

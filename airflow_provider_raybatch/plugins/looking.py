@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a task instance, as Airflow's API shows it, to its report."""
+"""From a task instance, as Airflow's API shows it, to its report, as the settings allow."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+from airflow.configuration import conf
 
 from airflow_provider_raybatch.coercion import is_absent
 from airflow_provider_raybatch.contract.base import shown
@@ -18,8 +21,29 @@ from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.plugins.finding import Found, find_report
 from airflow_provider_raybatch.plugins.reading import destination_at
 from airflow_provider_raybatch.plugins.refusal import NotShownError
-from airflow_provider_raybatch.plugins.settings import report_content, report_roots
 from airflow_provider_raybatch.plugins.task_key import TaskInstance, keys_of
+
+SECTION = "raybatch"
+
+
+def report_content() -> bool:
+    """Whether pages show content of rows: prompts, answers and columns."""
+    try:
+        return bool(conf.getboolean(SECTION, "report_content", fallback=False))
+    except Exception:
+        _log.warning("[raybatch] report_content: it is not true or false, so no content of rows is shown.")
+        return False
+
+
+def report_roots() -> list[Path]:
+    """Folders of this machine below which reports are read, without links; none by default."""
+    given = conf.get(SECTION, "report_roots", fallback="") or ""
+    roots = [Path(one.strip()) for one in given.split(",") if one.strip()]
+    for root in roots:
+        if not root.is_absolute():
+            _log.warning("[raybatch] report_roots: %s is not an absolute path, so it is left out.", root)
+    return [root.resolve() for root in roots if root.is_absolute()]
+
 
 _log = logging.getLogger(__name__)
 _CUT = "Truncated. You can change this behaviour in"

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.markdown import fenced, line, markdown_table
-from airflow_provider_raybatch.report.text import fit
+from airflow_provider_raybatch.report.words import fit
 
 _TASK_CATEGORIES = {
     "generate": "text-generation",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.text import cut_to
-from airflow_provider_raybatch.report.text import fit
+from airflow_provider_raybatch.report.words import fit
 
 _LONGEST_CELL = 200
 _MARKUP = re.compile(r"[\\`*<|~$@]|\](?=[(\[:])|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|:(?=//)|(?<=www)\.")

@@ -120,8 +120,8 @@ class RayJobSensor(BaseSensorOperator):
         )
 
     def _trigger(self, session_name: str | None) -> BaseTrigger:
+        from airflow_provider_raybatch.triggers.ray_cluster import RayJobStatusTrigger
         from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
-        from airflow_provider_raybatch.triggers.rayjob_status import RayJobStatusTrigger
 
         if (made := self._made()) is not None:
             return RayJobStatusTrigger(ray_cluster=made, poll_interval=self.poke_interval)

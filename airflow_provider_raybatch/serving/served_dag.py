@@ -14,8 +14,7 @@ from airflow_provider_raybatch.batches.models import ServedModel, served_models
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.batch_api.ids import TASK_ID
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.operators.batches_sweep import BatchesSweepOperator
-from airflow_provider_raybatch.operators.served_batch import ServedBatchOperator
+from airflow_provider_raybatch.operators.served_batch import BatchesSweepOperator, ServedBatchOperator
 from airflow_provider_raybatch.retries import ray_batch_retry_policy
 
 SWEEP_DAG = "batches_sweep"

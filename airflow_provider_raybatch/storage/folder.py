@@ -26,9 +26,8 @@ from airflow_provider_raybatch.contract.layout import SCRATCH
 from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage import durable
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.entry import Entry, inside, several
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, local_errors
-from airflow_provider_raybatch.storage.paths import inside, several
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})

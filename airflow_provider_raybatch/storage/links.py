@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.storage.entry import inside
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder, ReadableFolder
-from airflow_provider_raybatch.storage.paths import inside
 
 
 def check_no_links(place: ReadableFolder, paths: Iterable[str]) -> None:

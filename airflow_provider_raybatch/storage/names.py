@@ -9,9 +9,9 @@ import os
 from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.layout import SCRATCH
+from airflow_provider_raybatch.storage.entry import inside
 from airflow_provider_raybatch.storage.errors import local_errors
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.paths import inside
 from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from airflow_provider_raybatch.storage.s3_store import s3_store

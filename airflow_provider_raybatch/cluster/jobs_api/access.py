@@ -1,12 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a server that stands before a dashboard is entered: credentials that expire, a certificate, a proxy."""
+"""How a server that stands before a dashboard is entered: TLS, credentials that expire, a proxy."""
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Protocol
 
-from airflow_provider_raybatch.cluster.jobs_api.tls import ClientCertificate
+from airflow_provider_raybatch.contract.failures import SpecError
+
+
+@dataclass(frozen=True)
+class ClientCertificate:
+    """What proves to a server who asks: paths of PEM files.
+
+    :param key: path of the private key; ``None`` if the certificate's file holds it, too.
+    """
+
+    certificate: str
+    key: str | None = None
+
+
+async def tls_version(verify: bool | str, certificate: ClientCertificate | None = None) -> object:
+    """Changes when one of the files does; ``None`` where there is none."""
+    paths = _paths(verify, certificate)
+    return await asyncio.to_thread(file_versions, paths) if paths else None
+
+
+async def tls_context(
+    verify: bool | str, certificate: ClientCertificate | None = None
+) -> ssl.SSLContext | bool:
+    """What httpx takes as `verify`.
+
+    :param verify: ``True`` (system's and bundled roots), ``False``, or the path of a CA bundle.
+    :raises SpecError: a file can't be read.
+    """
+    if verify is False and certificate is None:
+        return False
+    version = await tls_version(verify, certificate)
+    try:
+        return await asyncio.to_thread(_context, verify, certificate, version)
+    except (OSError, ssl.SSLError) as error:
+        if certificate is None:
+            raise SpecError(
+                f"verify: the CA bundle {verify!r} can't be read ({error}); name a PEM file."
+            ) from None
+        raise SpecError(
+            f"client-certificate: {certificate.certificate!r}, its key or the CA bundle can't be read "
+            f"({error}); name PEM files of a certificate and of its key."
+        ) from None
+
+
+@lru_cache(maxsize=64)
+def _context(verify: bool | str, certificate: ClientCertificate | None, version: object) -> ssl.SSLContext:
+    if verify is True:
+        import httpx
+
+        context = httpx.create_ssl_context()
+    else:
+        context = ssl.create_default_context(cafile=verify or None)
+        # Python 3.13 refuses authorities without key identifiers, as many clusters' own ones are.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if verify is False:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(certificate.certificate, certificate.key)
+    return context
+
+
+def _paths(verify: bool | str, certificate: ClientCertificate | None) -> list[str]:
+    own = [certificate.certificate, certificate.key] if certificate else []
+    return [path for path in [verify, *own] if isinstance(path, str)]
+
+
+def file_versions(paths: Iterable[str | Path]) -> object:
+    """Changes when one of the files does; blocks."""
+    return tuple(_version_of(path) for path in paths)
+
+
+def _version_of(path: str | Path) -> object:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class Login(Protocol):

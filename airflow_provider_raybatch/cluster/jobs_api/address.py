@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from urllib.parse import urlsplit
 
-from airflow_provider_raybatch.cluster.jobs_api.access import Access
-from airflow_provider_raybatch.cluster.jobs_api.tls import tls_context, tls_version
+from airflow_provider_raybatch.cluster.jobs_api.access import Access, tls_context, tls_version
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 

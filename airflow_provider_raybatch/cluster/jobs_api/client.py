@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of Ray's Jobs REST API and of the few dashboard endpoints around it.
+"""A client of Ray's Jobs REST API and of the few dashboard endpoints around it, and how often it may ask.
 
 Made against Ray 2.56 to 2.60 (``ray.dashboard.modules.job.job_head``, ``...state.state_head``).
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Self
 from urllib.parse import quote
@@ -35,9 +37,48 @@ from airflow_provider_raybatch.cluster.jobs_api.models import (
     JobRequest,
     sanitised,
 )
-from airflow_provider_raybatch.cluster.jobs_api.pace import Pace
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport, in_thread_if_large
 from airflow_provider_raybatch.contract.text import all_storable
+
+_REQUESTS = 80.0
+"""Requests a second of all followers together. A busy head answers 100, and others ask it, too."""
+_LOGS = 0.1
+"""Share of them that logs get at least; polls show how jobs end."""
+_AT_ONCE = 32
+"""Polls on their way: a head that answers slowly is asked no faster than it answers."""
+
+
+class Pace:
+    """Spreads the polls of followers that share a client.
+
+    :ivar followers: jobs that are followed.
+    """
+
+    def __init__(self) -> None:
+        self.followers = 0
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    @asynccontextmanager
+    async def turn(self, longest: float) -> AsyncIterator[bool]:
+        """Wait for a turn, at most `longest` seconds; yields whether the head keeps others waiting, too."""
+        is_busy, has_turn = self._turns.locked(), False
+        with suppress(TimeoutError):  # the head may hang, and the job has a deadline and a lease
+            async with asyncio.timeout(longest):
+                has_turn = await self._turns.acquire()
+        try:
+            yield is_busy
+        finally:
+            if has_turn:
+                self._turns.release()
+
+    def pause(self, shortest: float, longest: float) -> float:
+        """Seconds between two polls of a job."""
+        return max(shortest, min(longest, self.followers / (_REQUESTS * (1 - _LOGS))))
+
+    def log_pause(self, pause: float) -> float:
+        """Seconds between two reads of a job's log, by what polls each `pause` seconds leave."""
+        return self.followers / max(_REQUESTS * _LOGS, _REQUESTS - self.followers / pause)
+
 
 PACKAGE_LIMIT = 100 * 1024 * 1024
 """Bytes of an HTTP body that the dashboard accepts (``ray_constants.DASHBOARD_CLIENT_MAX_SIZE``)."""

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 from typing import Any, Self
 from urllib.parse import quote
 
+from airflow_provider_raybatch.cluster.jobs_api.access import tls_version
 from airflow_provider_raybatch.cluster.jobs_api.sharing import shared
-from airflow_provider_raybatch.cluster.jobs_api.tls import tls_version
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
 from airflow_provider_raybatch.cluster.kuberay.api import Kind, Manifest
 from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesUnreachableError

@@ -16,9 +16,8 @@ from pathlib import Path
 from subprocess import DEVNULL
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raybatch.cluster.jobs_api.access import Access
+from airflow_provider_raybatch.cluster.jobs_api.access import Access, ClientCertificate
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, UserClusterError
-from airflow_provider_raybatch.cluster.jobs_api.tls import ClientCertificate
 from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesLoginError
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
 from airflow_provider_raybatch.contract.text import cut_to, plain_reason

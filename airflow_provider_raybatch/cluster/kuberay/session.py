@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import httpx
 
+from airflow_provider_raybatch.cluster.jobs_api.access import tls_context
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, TlsError
-from airflow_provider_raybatch.cluster.jobs_api.tls import tls_context
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, tls_cause
 from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesUnreachableError
 from airflow_provider_raybatch.cluster.kuberay.refusals import ApiRefusal, Asked, refusal_error

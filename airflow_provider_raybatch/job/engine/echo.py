@@ -29,9 +29,14 @@ from airflow_provider_raybatch.job.engine.base import (
     too_long,
 )
 from airflow_provider_raybatch.job.engine.echo_args import EchoSampling, check_echo, parsed
-from airflow_provider_raybatch.job.engine.echo_json import fitting
 from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling, texts_of
-from airflow_provider_raybatch.job.engine.echo_tools import EchoReasoning, EchoTools, seen_in, with_logprobs
+from airflow_provider_raybatch.job.engine.echo_tools import (
+    EchoReasoning,
+    EchoTools,
+    fitting,
+    seen_in,
+    with_logprobs,
+)
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, response_of
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_values

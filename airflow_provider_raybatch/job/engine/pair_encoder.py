@@ -13,8 +13,12 @@ from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
 from airflow_provider_raybatch.job.engine.base import too_long
 from airflow_provider_raybatch.job.engine.chat import of_each
-from airflow_provider_raybatch.job.engine.chunk_encoder import ChunkEncoder, ListEncoder
-from airflow_provider_raybatch.job.engine.text_encoder import TextEncoder, text_encoder
+from airflow_provider_raybatch.job.engine.text_encoder import (
+    ChunkEncoder,
+    ListEncoder,
+    TextEncoder,
+    text_encoder,
+)
 from airflow_provider_raybatch.job.engine.token_ids import within
 from airflow_provider_raybatch.job.request.pairs import DOCUMENT, QUERY, pair_of
 from airflow_provider_raybatch.job.row import Request, RowFailure

@@ -24,11 +24,10 @@ from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_media,
 from airflow_provider_raybatch.job.engine.adapters import EngineAdapters
 from airflow_provider_raybatch.job.engine.base import EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.chat import chat_encoder
-from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
+from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated, LogprobReader
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
 from airflow_provider_raybatch.job.engine.image_processors import ImageProcessors
 from airflow_provider_raybatch.job.engine.image_prompts import wrong_number
-from airflow_provider_raybatch.job.engine.logprobs import LogprobReader
 from airflow_provider_raybatch.job.engine.reasoning import ReasoningSplitter
 from airflow_provider_raybatch.job.engine.tools import ToolCaller
 from airflow_provider_raybatch.job.engine.vllm_args import sampling_params

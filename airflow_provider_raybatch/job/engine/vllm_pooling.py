@@ -15,9 +15,9 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.engine.chunk_encoder import Chunks
 from airflow_provider_raybatch.job.engine.pair_encoder import Pair, Pairs, pooling_encoder
 from airflow_provider_raybatch.job.engine.text_chunks import failure_of, response_of
+from airflow_provider_raybatch.job.engine.text_encoder import Chunks
 from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm, sizes_of
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 

@@ -51,7 +51,7 @@ from airflow_provider_raybatch.job.output.unfinished import is_same_task, last_r
 from airflow_provider_raybatch.job.parts.part import Part, good_outputs, tokens_of
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError, read_part
 from airflow_provider_raybatch.job.steps.counting import Answered, added_up, step_counts, with_earlier
-from airflow_provider_raybatch.job.steps.old_answers import StepParts
+from airflow_provider_raybatch.job.steps.known import StepParts
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of

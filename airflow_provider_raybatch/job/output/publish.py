@@ -30,7 +30,7 @@ from airflow_provider_raybatch.job.output.tally import Tally, Wanted, tally_of
 from airflow_provider_raybatch.job.parts.part import Part, inputs_of, read_between
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.steps.counting import Answered, answered
-from airflow_provider_raybatch.job.steps.old_answers import StepParts, old_answers
+from airflow_provider_raybatch.job.steps.known import StepParts, old_answers
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, Seen, apply, load, note, with_added
 from airflow_provider_raybatch.storage.folder import Folder

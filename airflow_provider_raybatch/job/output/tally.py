@@ -26,8 +26,7 @@ from airflow_provider_raybatch.job.failures.summary import kind_of_reason
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.reader import parquet_rows
-from airflow_provider_raybatch.job.output.answers import Answers, answers_in, are_chosen
-from airflow_provider_raybatch.job.output.lengths import Lengths
+from airflow_provider_raybatch.job.output.distributions import Answers, Lengths, answers_in, are_chosen
 from airflow_provider_raybatch.job.output.row_texts import (
     MOST_COLUMNS,
     failed_request_text,

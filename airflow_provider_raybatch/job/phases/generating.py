@@ -15,7 +15,7 @@ from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
 from airflow_provider_raybatch.job.monitor.budget import Budget, no_price, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
-from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
+from airflow_provider_raybatch.job.monitor.money import HeldGpus
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import in_words

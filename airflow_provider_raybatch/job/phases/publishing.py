@@ -32,7 +32,7 @@ from airflow_provider_raybatch.job.reuse.response_store import not_stored, open_
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_steps
 from airflow_provider_raybatch.job.run.cpu_tasks import apart_for, parallel_map
 from airflow_provider_raybatch.job.steps.columns import with_steps
-from airflow_provider_raybatch.job.steps.old_answers import StepParts
+from airflow_provider_raybatch.job.steps.known import StepParts
 
 T = TypeVar("T")
 

@@ -60,7 +60,7 @@ from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import open_store
 from airflow_provider_raybatch.job.reuse.reuse import ReusePlan
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
-from airflow_provider_raybatch.job.row_order import prefixes
+from airflow_provider_raybatch.job.row_order import grouping
 from airflow_provider_raybatch.job.row_order.grouping import sample_of
 from airflow_provider_raybatch.job.run.cpu_tasks import apart_if_users_code
 from airflow_provider_raybatch.job.run.launch import Launch
@@ -148,10 +148,10 @@ def make_ready(context: JobContext, submission: Submission) -> BatchManifest | N
     requests = asked_by_steps(spec.step_specs(), sampled.requests)
     context.checked = _check_model(context, spec, sampled._replace(requests=requests))
     _look_back(context, spec)
-    texts = [prefixes.text_of(request) for request in sampled.requests]
+    texts = [grouping.text_of(request) for request in sampled.requests]
     if spec.deduplicate:  # the engine is asked once
         texts = list(dict.fromkeys(texts))
-    context.prefix = prefixes.scattered_prefix(texts, context.source.rows)
+    context.prefix = grouping.scattered_prefix(texts, context.source.rows)
     context.lengths = sample_of(sampled.requests)
     return None
 

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.job.replica.process_parts import PartWriter, Writ
 from airflow_provider_raybatch.job.replica.row_asker import Read, RowAsker
 from airflow_provider_raybatch.job.replica.step_work import steps_of
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
-from airflow_provider_raybatch.job.steps.read import reader_of
+from airflow_provider_raybatch.job.steps.columns import reader_of
 from airflow_provider_raybatch.job.work import Job
 
 _MOST_MESSAGES = 16

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
 from airflow_provider_raybatch.job.replica.shared_requests import Found, SharedRequests
 from airflow_provider_raybatch.job.row import Request, RowFailure
-from airflow_provider_raybatch.job.row_order import lengths, prefixes
+from airflow_provider_raybatch.job.row_order import grouping, lengths
 from airflow_provider_raybatch.job.row_order.buckets import Bucket, Gathered
 from airflow_provider_raybatch.job.scheduling.messages import Assignment
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals
@@ -192,7 +192,7 @@ class Prefetcher:
         rows = await self._prepared(assignment, batch, None)
         if batch[0] == assignment.rows[0]:
             has_order = self._swaps_adapters or self._inflight.tells_apart(rows)
-            sorts.set_result(has_order or prefixes.are_long(_texts(rows)))
+            sorts.set_result(has_order or grouping.are_long(_texts(rows)))
         if await sorts:
             later += rows
         else:
@@ -245,7 +245,7 @@ class Prefetcher:
     def _in_order(self, rows: list[Row]) -> list[Row]:
         """Rows that begin alike, and of one adapter, after each other; else the longest answers first."""
         texts = _texts(rows)
-        if not (self._swaps_adapters or prefixes.are_shared(texts)):
+        if not (self._swaps_adapters or grouping.are_shared(texts)):
             return self._inflight.ordered(rows)
         for row in rows:
             row.label = lengths.UNKNOWN  # so that lengths don't separate them again
@@ -335,7 +335,7 @@ def _pieces_of(assignment: Assignment, rows: Ordinals) -> Ordinals:
 
 
 def _texts(rows: Sequence[Row]) -> list[str]:
-    return [prefixes.text_of(row.prepared.request) for row in rows]
+    return [grouping.text_of(row.prepared.request) for row in rows]
 
 
 def _put(contents: dict[int, Content]) -> dict[int, list[Any]]:

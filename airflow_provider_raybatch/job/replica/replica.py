@@ -33,7 +33,7 @@ from airflow_provider_raybatch.job.replica.row_asker import RowAsker
 from airflow_provider_raybatch.job.replica.step_work import steps_of
 from airflow_provider_raybatch.job.replica.worker import ENGINE_DIED, ReplicaWorker
 from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
-from airflow_provider_raybatch.job.steps.read import reader_of
+from airflow_provider_raybatch.job.steps.columns import reader_of
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
 from airflow_provider_raybatch.storage import left_files

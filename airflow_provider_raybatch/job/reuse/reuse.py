@@ -20,8 +20,14 @@ from airflow_provider_raybatch.job.reuse.earlier_answers import EarlierAnswers, 
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
-from airflow_provider_raybatch.job.reuse.repeats import Repeats, Search, read_search, repeats_of
-from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver
+from airflow_provider_raybatch.job.reuse.repeats import (
+    CachedResponses,
+    Repeats,
+    ReuseResolver,
+    Search,
+    read_search,
+    repeats_of,
+)
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for, request_keys
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.work import Job, ParallelMap, work

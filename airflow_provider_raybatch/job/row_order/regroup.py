@@ -19,8 +19,7 @@ from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.request.keys import Repetitions
 from airflow_provider_raybatch.job.row_order import buckets
-from airflow_provider_raybatch.job.row_order.grouping import ByAdapter, ByLength, ByPrefix, Grouping
-from airflow_provider_raybatch.job.row_order.prefixes import LONG
+from airflow_provider_raybatch.job.row_order.grouping import LONG, ByAdapter, ByLength, ByPrefix, Grouping
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.scheduling.prefetch_target import WINDOW
 from airflow_provider_raybatch.job.work import Job, WorkItem

@@ -28,8 +28,15 @@ from airflow_provider_raybatch.job.scheduling.messages import (
     StaleReplicaError,
 )
 from airflow_provider_raybatch.job.scheduling.poison_search import Group, PoisonSearch
-from airflow_provider_raybatch.job.scheduling.prefetch_target import Speed, Speeds, prefetch_target
-from airflow_provider_raybatch.job.scheduling.rebalance import EARLY_SECONDS, Load, to_fill, to_move
+from airflow_provider_raybatch.job.scheduling.prefetch_target import (
+    EARLY_SECONDS,
+    Load,
+    Speed,
+    Speeds,
+    prefetch_target,
+    to_fill,
+    to_move,
+)
 from airflow_provider_raybatch.job.scheduling.row_index import (
     ContentLocations,
     Ordinals,

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.job.input.table import members
-from airflow_provider_raybatch.job.steps.old_answers import OldAnswers
+from airflow_provider_raybatch.job.steps.known import OldAnswers
 from airflow_provider_raybatch.job.tasks.base import Totals
 
 _TOKENS = frozenset({"input_tokens", "cached_tokens", "output_tokens"})

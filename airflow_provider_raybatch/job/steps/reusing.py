@@ -22,9 +22,9 @@ from airflow_provider_raybatch.job.reuse.cached_parts import ReadRows, matched, 
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.row_keys import Asked, RequestKeys, keys_by, ranges_for, request_keys
 from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.steps.columns import reader_of
 from airflow_provider_raybatch.job.steps.known import KnownAnswers, last_keys
 from airflow_provider_raybatch.job.steps.ranking import Ranking, renderer_of
-from airflow_provider_raybatch.job.steps.read import reader_of
 from airflow_provider_raybatch.job.steps.way import InChunk, Standing, Way
 from airflow_provider_raybatch.job.work import Job, ParallelMap, WorkItem, work
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.tasks.base import Task
-from airflow_provider_raybatch.job.tasks.classify import Classify
-from airflow_provider_raybatch.job.tasks.embed import Embed
-from airflow_provider_raybatch.job.tasks.embed_chunks import EmbedChunks
 from airflow_provider_raybatch.job.tasks.generate import Generate
-from airflow_provider_raybatch.job.tasks.score import Score
+from airflow_provider_raybatch.job.tasks.pooling import Classify, Embed, EmbedChunks, Score
 
 TASKS: dict[str, type[Task]] = {"generate": Generate, "embed": Embed, "classify": Classify, "score": Score}
 """By the name that a spec has in its field `model_task`, as in

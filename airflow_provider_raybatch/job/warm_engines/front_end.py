@@ -39,7 +39,7 @@ class Heard:
     """What `WarmEngineActor.receive` returns.
 
     :param messages: of the front end, pickled.
-    :param loaded: see :mod:`~airflow_provider_raybatch.job.engine.loading`.
+    :param loaded: see :mod:`~airflow_provider_raybatch.job.warm_engines.measurements`.
     :param gpu_utilization: mean since this holder has the engine, ``None`` without a GPU.
     """
 

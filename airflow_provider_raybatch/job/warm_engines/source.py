@@ -13,13 +13,13 @@ import ray
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
 from airflow_provider_raybatch.job.engine_process.opening import import_engine
 from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.warm_engines import measurements
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.work import CheckedModel
 
@@ -112,7 +112,7 @@ class EngineAccess:
     def measure(self) -> None:
         """Bring the report up to date."""
         if self._report.state == "starting":
-            self._report.loaded = loading.progress()
+            self._report.loaded = measurements.progress()
         if self._meter is not None:
             self._meter.sample()
             self._report.gpu_utilization = self._meter.mean

@@ -29,10 +29,9 @@ from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller, may_use
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, wrong_field
-from airflow_provider_raybatch.plugins.batch_api.limits import check_new_batch
+from airflow_provider_raybatch.plugins.batch_api.limits import ApiLimits, check_new_batch
 from airflow_provider_raybatch.plugins.batch_api.new_batch import NewBatch
 from airflow_provider_raybatch.plugins.batch_api.runs import DagRuns, RunRefusedError
-from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.plugins.batch_api.upkeep import settled, trigger
 
 RUN_REFUSED = "dag_run_refused"

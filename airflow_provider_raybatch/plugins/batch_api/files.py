@@ -21,8 +21,7 @@ from airflow_provider_raybatch.plugins.batch_api.download import download
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.limits import free_bytes
 from airflow_provider_raybatch.plugins.batch_api.models import usable_models
-from airflow_provider_raybatch.plugins.batch_api.objects import deleted_file, file_object, listing
-from airflow_provider_raybatch.plugins.batch_api.paging import page_of
+from airflow_provider_raybatch.plugins.batch_api.objects import deleted_file, file_object, listing, page_of
 from airflow_provider_raybatch.plugins.batch_api.service import (
     BatchService,
     CallerDep,

@@ -22,8 +22,7 @@ from airflow_provider_raybatch.batches.store import BatchStore, batch_store
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller, authenticated
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, come_back
-from airflow_provider_raybatch.plugins.batch_api.limits import RequestRate
-from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
+from airflow_provider_raybatch.plugins.batch_api.limits import ApiLimits, RequestRate
 from airflow_provider_raybatch.plugins.batch_api.transfers import TransferSlots
 from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep
 from airflow_provider_raybatch.plugins.threads import CrowdedError, OwnThreads

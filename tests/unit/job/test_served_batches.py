@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, PreflightE
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
-from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
+from airflow_provider_raybatch.job.monitor.money import HeldGpus
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.phases import generating, publishing

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.models.taskinstance import TaskInstance
 
-from airflow_provider_raybatch.operators.retry_pause import longest_pause
+from airflow_provider_raybatch.operators.deadline import longest_pause
 from tests.support.batches import batch
 
 

@@ -6,6 +6,8 @@ So they take the way of all failed rows, and a driver that dies meanwhile is res
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -18,12 +20,39 @@ from airflow_provider_raybatch.contract.batch_api.records import EarlyEnd
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
-from airflow_provider_raybatch.job.output.openai_batch.custom_id import custom_id_in
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
 from airflow_provider_raybatch.job.parts.part import Part, listed
 from airflow_provider_raybatch.job.row import RowFailure, RowOutcome
 from airflow_provider_raybatch.job.work import Job, work
+
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_TEXT_OR_BRACKET = re.compile(rf"{_TEXT}|[{{}}\[\]]")
+_TEXT_OF_KEY = re.compile(rf"\s*:\s*({_TEXT})")
+
+
+def custom_id_in(text: str) -> str | None:
+    """The id in a line that is not JSON, as far as it is there; what its body has may be another line's."""
+    depth = 0
+    for found in _TEXT_OR_BRACKET.finditer(text):
+        if found[0] in ("{", "["):
+            depth += 1
+        elif found[0] in ("}", "]"):
+            depth -= 1
+        elif depth == 1 and found[0] == f'"{CUSTOM_ID}"':
+            value = _TEXT_OF_KEY.match(text, found.end())
+            return None if value is None else _name(value[1])
+    return None
+
+
+def _name(written: str) -> str | None:
+    try:
+        name = json.loads(written)
+        name.encode()  # half of a surrogate pair is not text
+    except ValueError:
+        return None
+    return name if name and "\ufffd" not in name else None  # which stands for bytes that are not text
+
 
 _REASONS: Mapping[str, str] = {
     "cancelled": "This request was not executed before the batch was cancelled.",

@@ -12,20 +12,19 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Response
-from airflow_provider_raybatch.job.tasks.optional_columns.base import (
-    CompletionColumns,
-    OptionalColumns,
-    ResponseColumns,
-)
-from airflow_provider_raybatch.job.tasks.optional_columns.logprobs import Logprobs, PromptLogprobs
-from airflow_provider_raybatch.job.tasks.optional_columns.reasoning import Reasoning
-from airflow_provider_raybatch.job.tasks.optional_columns.single_values import (
+from airflow_provider_raybatch.job.tasks.optional_columns.kinds import (
     Candidates,
+    CompletionColumns,
     CutPrompts,
+    Logprobs,
+    OptionalColumns,
+    PromptLogprobs,
+    Reasoning,
     Rejected,
     RejectedCompletions,
+    ResponseColumns,
+    ToolCalls,
 )
-from airflow_provider_raybatch.job.tasks.optional_columns.tool_calls import ToolCalls
 
 GROUPS: list[type[OptionalColumns]] = [
     CutPrompts, Rejected, PromptLogprobs, RejectedCompletions, Candidates, Reasoning, Logprobs, ToolCalls,

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
 from airflow_provider_raybatch.cluster.follow.poll import Followed
 from airflow_provider_raybatch.cluster.jobs_api import sharing
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
-from airflow_provider_raybatch.cluster.jobs_api.pace import Pace
+from airflow_provider_raybatch.cluster.jobs_api.client import Pace
 from tests.support.fake_ray import FakeRay, Script
 from tests.support.stepped_heads import ENDING, follow_all, p95
 

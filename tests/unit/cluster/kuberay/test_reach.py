@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_raybatch.cluster.jobs_api.access import Access
+from airflow_provider_raybatch.cluster.jobs_api.access import Access, ClientCertificate
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.before_ray import refused_before_ray
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
@@ -25,7 +25,6 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
     RequestRejectedError,
 )
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
-from airflow_provider_raybatch.cluster.jobs_api.tls import ClientCertificate
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
 from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, kubeconfig_server
 from airflow_provider_raybatch.cluster.kuberay.reach import (

@@ -15,10 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from airflow_provider_raybatch.cluster.jobs_api.access import Access
+from airflow_provider_raybatch.cluster.jobs_api.access import Access, ClientCertificate
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, TlsError
-from airflow_provider_raybatch.cluster.jobs_api.tls import ClientCertificate
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
 from airflow_provider_raybatch.cluster.kuberay import errors
 from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.engine.chunk_encoder import ChunkEncoder
 from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
+from airflow_provider_raybatch.job.engine.text_encoder import ChunkEncoder
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
 from tests.unit.job.engine.test_text_encoder import Words

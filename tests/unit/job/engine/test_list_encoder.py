@@ -6,8 +6,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_provider_raybatch.job.engine.chunk_encoder import Chunks, ListEncoder
 from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
+from airflow_provider_raybatch.job.engine.text_encoder import Chunks, ListEncoder
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
 from tests.unit.job.engine.test_text_encoder import Words

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.engine.logprobs import LogprobReader
+from airflow_provider_raybatch.job.engine.detokenize import LogprobReader
 from airflow_provider_raybatch.job.row import Completion, Response
 from tests.support.chat_models import MODELS
 

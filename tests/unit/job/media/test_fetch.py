@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.job.media.allowed import ImageAccess
-from airflow_provider_raybatch.job.media.fetch import content_version, fetch, version_of
+from airflow_provider_raybatch.job.media.load import content_version, fetch, version_of
 from airflow_provider_raybatch.job.row import Image
 from airflow_provider_raybatch.storage.errors import StorageError
 from tests.support.image_files import access

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.media.allowed import BucketObject, ImageAccess
-from airflow_provider_raybatch.job.media.in_bucket import object_version, read_object
+from airflow_provider_raybatch.job.media.stores import object_version, read_object
 from airflow_provider_raybatch.job.row import ImageError
 from airflow_provider_raybatch.storage.errors import StorageError
 from tests.support.faulty_s3 import Fault, FaultyS3, after, faulty, first

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.job.media.allowed import ImageAccess
-from airflow_provider_raybatch.job.media.fetch import content_version
-from airflow_provider_raybatch.job.media.load import Loaded, load, versioned
+from airflow_provider_raybatch.job.media.load import Loaded, content_version, load, versioned
 from airflow_provider_raybatch.job.row import Image, Request, RowFailure
 from airflow_provider_raybatch.storage.errors import StorageError
 from tests.support.faulty_s3 import FaultyS3, faulty

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.media.allowed import DiskFile, ImageAccess
-from airflow_provider_raybatch.job.media.on_disk import read_file
+from airflow_provider_raybatch.job.media.stores import read_file
 from airflow_provider_raybatch.job.row import ImageError
 from airflow_provider_raybatch.storage.errors import StorageError
 from tests.support.image_files import access

@@ -11,8 +11,7 @@ from airflow_provider_raybatch.contract.arguments.limits import CostArguments, L
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.job.monitor.budget import Budget, check_cost, spent
-from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
-from airflow_provider_raybatch.job.monitor.money import Money
+from airflow_provider_raybatch.job.monitor.money import HeldGpus, Money
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.storage.folder import LocalFolder

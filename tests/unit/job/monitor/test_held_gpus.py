@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
+from airflow_provider_raybatch.job.monitor.money import HeldGpus
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.replica.membership import Membership
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.engine.base import overlong, too_long
-from airflow_provider_raybatch.job.output.openai_batch.errors import error_of
+from airflow_provider_raybatch.job.output.openai_batch.lines import error_of
 from airflow_provider_raybatch.job.row import RowFailure
 from tests.support.openai_lines import COMPLETIONS, EMBEDDINGS, chat, line
 from tests.support.specs import spec as spec_of

@@ -16,10 +16,9 @@ from airflow_provider_raybatch.contract.manifest import RunStatistics
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.table import table_of
-from airflow_provider_raybatch.job.output.answers import Answers, are_chosen
 from airflow_provider_raybatch.job.output.commit import prepare
+from airflow_provider_raybatch.job.output.distributions import Answers, Lengths, are_chosen
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.lengths import Lengths
 from airflow_provider_raybatch.job.output.report import DatasetReport
 from airflow_provider_raybatch.job.parts.part import Part, write_all
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure, RowOutcome

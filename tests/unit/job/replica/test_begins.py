@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from airflow_provider_raybatch.job.replica import prefetcher
-from airflow_provider_raybatch.job.row_order import prefixes
+from airflow_provider_raybatch.job.row_order import grouping
 from tests.support.replicas import Place, do, lines, meanwhile, until, work
 from tests.support.scripted import Scripted
 
@@ -45,7 +45,7 @@ def test_answer_lengths_are_learned_from_prompt_lengths(place: Place) -> None:
 @pytest.mark.usefixtures("one_batch_at_a_time")
 def test_rows_that_begin_alike_follow_each_other(place: Place) -> None:
     """So the engine gets them while their prefix is in its cache, wherever they are stored."""
-    documents = [letter * prefixes.LONG for letter in "cab"]
+    documents = [letter * grouping.LONG for letter in "cab"]
     texts = [f"All: {documents[number % 3]} {'x' * (number + 1)}" for number in range(9)]
     place.write(*texts)
     place.batch = 2

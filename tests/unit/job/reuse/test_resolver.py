@@ -14,7 +14,7 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse import partitions, row_keys
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
-from airflow_provider_raybatch.job.reuse.resolver import CachedResponses, ReuseResolver
+from airflow_provider_raybatch.job.reuse.repeats import CachedResponses, ReuseResolver
 from airflow_provider_raybatch.job.reuse.reuse import all_repeats
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
 

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from airflow_provider_raybatch.job.row import Request
-from airflow_provider_raybatch.job.row_order import prefixes
+from airflow_provider_raybatch.job.row_order import grouping
 
-A, B = "a" * prefixes.LONG, "b" * prefixes.LONG
+A, B = "a" * grouping.LONG, "b" * grouping.LONG
 
 
 @pytest.mark.parametrize(
@@ -26,25 +26,25 @@ A, B = "a" * prefixes.LONG, "b" * prefixes.LONG
     ],
 )
 def test_some_begin_alike_for_longer_than_all_do(texts: list[str], shared: bool) -> None:
-    assert prefixes.are_shared(texts) is shared
+    assert grouping.are_shared(texts) is shared
 
 
 def test_half_of_the_prompts_are_long() -> None:
-    assert prefixes.are_long([A, B, "short"])
-    assert not prefixes.are_long([A, "short", "short"])
-    assert not prefixes.are_long([])
+    assert grouping.are_long([A, B, "short"])
+    assert not grouping.are_long([A, "short", "short"])
+    assert not grouping.are_long([])
 
 
 def test_a_chat_begins_with_its_first_message() -> None:
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
-    assert prefixes.text_of(Request(messages=chat)) == "Be brief.\0Why?"
+    assert grouping.text_of(Request(messages=chat)) == "Be brief.\0Why?"
 
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
-    assert prefixes.text_of(Request(messages=[chat[0], image, chat[1]])) == "Be brief."
-    assert prefixes.text_of(Request(prompt="Once")) == "Once"
+    assert grouping.text_of(Request(messages=[chat[0], image, chat[1]])) == "Be brief."
+    assert grouping.text_of(Request(prompt="Once")) == "Once"
 
 
-def documents(number: int, rows: int, size: int = 2 * prefixes.LONG) -> list[str]:
+def documents(number: int, rows: int, size: int = 2 * grouping.LONG) -> list[str]:
     """Return the prompts of so many rows on each of so many documents, document by document."""
     return [
         f"{document:05d} {'x' * size} question {row}" for document in range(number) for row in range(rows)
@@ -70,22 +70,22 @@ def shuffled(texts: list[str]) -> list[str]:
     ],
 )
 def test_rows_that_share_a_prefix_lie_apart(texts: list[str], rows: int, pays: bool) -> None:
-    size = prefixes.scattered_prefix(texts, rows)
-    assert size >= prefixes.LONG if pays else size == 0
+    size = grouping.scattered_prefix(texts, rows)
+    assert size >= grouping.LONG if pays else size == 0
 
 
 def test_what_all_prompts_share_is_no_group() -> None:
     """Groups are told apart by what comes after it."""
     system = "y" * 5000
     texts = [system + text for text in shuffled(documents(250, 4))]
-    assert prefixes.scattered_prefix(texts, 1000) > len(system) + prefixes.LONG
-    assert not prefixes.scattered_prefix([system + text for text in shuffled(documents(1000, 1))], 1000)
+    assert grouping.scattered_prefix(texts, 1000) > len(system) + grouping.LONG
+    assert not grouping.scattered_prefix([system + text for text in shuffled(documents(1000, 1))], 1000)
 
 
 def test_adapters_share_no_prefix() -> None:
     """The engine caches the prefixes of each apart."""
     asked = [Request(prompt=A, adapter=name) for name in ("a", "b", None)]
-    assert len({prefixes.text_of(one)[:3] for one in asked}) == 3
-    texts = [prefixes.text_of(Request(prompt=A + "x", adapter=name)) for name in "abab"]
-    assert prefixes.are_shared(texts)
-    assert prefixes.are_shared([A + "x"] * 4) is False
+    assert len({grouping.text_of(one)[:3] for one in asked}) == 3
+    texts = [grouping.text_of(Request(prompt=A + "x", adapter=name)) for name in "abab"]
+    assert grouping.are_shared(texts)
+    assert grouping.are_shared([A + "x"] * 4) is False

@@ -9,8 +9,8 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.run import actors
-from airflow_provider_raybatch.job.run.actors import ReplicaActors
+from airflow_provider_raybatch.job.run import replicas
+from airflow_provider_raybatch.job.run.replicas import ReplicaActors
 
 
 class NamesOfRay:
@@ -44,9 +44,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> NamesOfRay:
     monkeypatch.setattr(ray.util, "list_named_actors", made.names)
     monkeypatch.setattr(ray, "get_actor", lambda name: name)
     monkeypatch.setattr(ray, "kill", made.named.remove)
-    monkeypatch.setattr(actors, "placement_group", made.group)
-    monkeypatch.setattr(actors, "remove_placement_group", lambda group: made.groups.remove(group))
-    monkeypatch.setattr(actors, "PlacementGroupSchedulingStrategy", lambda group, **_: group)
+    monkeypatch.setattr(replicas, "placement_group", made.group)
+    monkeypatch.setattr(replicas, "remove_placement_group", lambda group: made.groups.remove(group))
+    monkeypatch.setattr(replicas, "PlacementGroupSchedulingStrategy", lambda group, **_: group)
     return made
 
 

@@ -16,7 +16,7 @@ from ray import cloudpickle
 
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
-from airflow_provider_raybatch.job.run.dashboard import DatasetPage, name_of, of_task
+from airflow_provider_raybatch.job.run.pipeline import DatasetPage, name_of, of_task
 
 NAME = "nightly.label"
 

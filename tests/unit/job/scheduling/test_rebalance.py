@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.job.scheduling.rebalance import Load, to_fill, to_move
+from airflow_provider_raybatch.job.scheduling.prefetch_target import Load, to_fill, to_move
 
 
 def load(

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.row import Response, RowFailure
-from airflow_provider_raybatch.job.tasks.classify import Classify
+from airflow_provider_raybatch.job.tasks.pooling import Classify
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace

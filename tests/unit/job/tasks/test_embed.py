@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.request.render import render_all
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task
-from airflow_provider_raybatch.job.tasks.embed import Embed
+from airflow_provider_raybatch.job.tasks.pooling import Embed
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace

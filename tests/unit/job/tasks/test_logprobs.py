@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.job.row import Completion, Response, TokenLogprobs
 from airflow_provider_raybatch.job.tasks.generate import Generate
-from airflow_provider_raybatch.job.tasks.optional_columns.logprobs import means, token_lists
+from airflow_provider_raybatch.job.tasks.optional_columns.kinds import means, token_lists
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec

@@ -13,13 +13,12 @@ import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.engine_process import server
 from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.warm_engines import actor as module
-from airflow_provider_raybatch.job.warm_engines import demand, lease
+from airflow_provider_raybatch.job.warm_engines import demand, lease, measurements
 from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
 from tests.support.replicas import eventually
 from tests.support.warm_actor import FIRST, SECOND, Cluster, open_echo, order, rest, taken_over
@@ -86,7 +85,7 @@ def test_what_it_can_not_look_at_leaves_its_limits_in_force(
     def fails() -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(loading, "progress", fails)
+    monkeypatch.setattr(measurements, "progress", fails)
     monkeypatch.setattr(demand, "pending", fails)
     cluster.clock.look()
     rest(engine)

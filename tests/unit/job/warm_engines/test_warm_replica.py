@@ -17,7 +17,7 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.monitor.held_gpus import HeldGpus
+from airflow_provider_raybatch.job.monitor.money import HeldGpus
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator

@@ -11,8 +11,7 @@ from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.contract.batch_api.records import BatchRecord
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
-from airflow_provider_raybatch.operators.served_attempts import LEAST_SECONDS, MOST_IN_VAIN
-from airflow_provider_raybatch.operators.served_batch import LATE
+from airflow_provider_raybatch.operators.served_batch import LATE, LEAST_SECONDS, MOST_IN_VAIN
 from tests.support.airflow_tasks import Clock
 from tests.support.batch_api import DyingError, answering, created, dying, ended_of, state_of, write_progress
 from tests.support.batches import failing

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.plugins.batch_api import answering
+from airflow_provider_raybatch.plugins.batch_api import app
 from airflow_provider_raybatch.plugins.batch_api.app import make_batch_app
 from airflow_provider_raybatch.plugins.headers import HEADERS
 from airflow_provider_raybatch.plugins.raybatch import RayBatchPlugin
@@ -94,7 +94,7 @@ def test_a_defect_says_nothing_of_the_request(on_disk: BatchServer, caplog: pyte
     error = assert_refusal(answer, 500)
     assert error["type"] == "server_error"
     assert "prompt" not in answer.text
-    [logged] = [one for one in caplog.records if one.name.endswith("batch_api.answering")]
+    [logged] = [one for one in caplog.records if one.name.endswith("batch_api.app")]
     assert answer.headers["x-request-id"] in logged.getMessage()
     assert "ValueError" in logged.getMessage()
     assert "test_app.py" in logged.getMessage()
@@ -210,12 +210,12 @@ def test_the_official_client_of_two_users(on_disk: BatchServer) -> None:
 
 
 async def test_a_client_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "_STALLED", 0.01)
+    monkeypatch.setattr(app, "_STALLED", 0.01)
 
     async def never(message: Any) -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(
-            answering.Answering({}, never).send({"type": "http.response.body", "body": b"x"}), 30
+            app.Answering({}, never).send({"type": "http.response.body", "body": b"x"}), 30
         )

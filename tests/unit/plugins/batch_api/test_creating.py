@@ -19,9 +19,9 @@ from airflow_provider_raybatch.contract.layout import BATCHES
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller
 from airflow_provider_raybatch.plugins.batch_api.creating import BatchCreation, BatchCreator
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.limits import ApiLimits
 from airflow_provider_raybatch.plugins.batch_api.new_batch import new_batch
 from airflow_provider_raybatch.plugins.batch_api.runs import RunRefusedError
-from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.batch_api import DAY, DyingError, batches_of, dying, lines, uploaded
 from tests.support.batch_runs import CHAT, RunsOfTests, models

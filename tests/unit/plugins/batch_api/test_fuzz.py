@@ -13,8 +13,8 @@ import pytest
 from fastapi import Request
 
 from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
-from airflow_provider_raybatch.plugins.batch_api import body
-from airflow_provider_raybatch.plugins.batch_api.body import json_object
+from airflow_provider_raybatch.plugins.batch_api import batches
+from airflow_provider_raybatch.plugins.batch_api.batches import json_object
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from tests.support.batch_server import BatchServer
 
@@ -130,7 +130,7 @@ async def test_a_body_is_a_bounded_json_object() -> None:
 
 
 async def test_a_body_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "_SECONDS", 0.01)
+    monkeypatch.setattr(batches, "_SECONDS", 0.01)
 
     async def receive() -> Any:
         await asyncio.Event().wait()

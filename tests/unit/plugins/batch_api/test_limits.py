@@ -13,8 +13,12 @@ from airflow_provider_raybatch.contract.batch_api.ids import ListedFile
 from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, BatchRecord
 from airflow_provider_raybatch.plugins.batch_api import limits as module
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
-from airflow_provider_raybatch.plugins.batch_api.limits import RequestRate, check_new_batch, free_bytes
-from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
+from airflow_provider_raybatch.plugins.batch_api.limits import (
+    ApiLimits,
+    RequestRate,
+    check_new_batch,
+    free_bytes,
+)
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.batch_api import DAY, batch_record
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
-from airflow_provider_raybatch.plugins.batch_api.paging import Page, page_of
+from airflow_provider_raybatch.plugins.batch_api.objects import Page, page_of
 
 IDS = ["e", "d", "c", "b", "a"]
 

@@ -13,8 +13,8 @@ from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.plugins.batch_api import service as module
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.plugins.batch_api.limits import ApiLimits
 from airflow_provider_raybatch.plugins.batch_api.service import BatchService
-from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits
 from airflow_provider_raybatch.plugins.threads import OwnThreads
 from airflow_provider_raybatch.storage.folder import LocalFolder
 

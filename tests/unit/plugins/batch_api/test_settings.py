@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.get_provider_info import get_provider_info
-from airflow_provider_raybatch.plugins.batch_api.settings import ApiLimits, api_limits
+from airflow_provider_raybatch.plugins.batch_api.limits import ApiLimits, api_limits
 
 
 def configure(patch: pytest.MonkeyPatch, **values: str) -> None:
