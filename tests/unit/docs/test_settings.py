@@ -16,7 +16,7 @@ from airflow_provider_raybatch.serving import serve_batches
 from airflow_provider_raybatch.serving.served_dag import RETRIES
 from tests.support.documents import DOCS
 
-PAGE = (DOCS / "reports_in_airflow.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "report.md").read_text(encoding="utf-8")
 OPERATING = (DOCS / "batch_api/operating.md").read_text(encoding="utf-8")
 
 
