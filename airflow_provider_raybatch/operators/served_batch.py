@@ -11,10 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import (
-    NEVER_EXPIRE,  # type: ignore[attr-defined] # exported, but missing in the stub file
-    BaseOperator,
-)
+from airflow.sdk import NEVER_EXPIRE, BaseOperator  # type: ignore[attr-defined] # the stub lacks the first
 from airflow.sdk.definitions._internal.types import SET_DURING_EXECUTION
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH

@@ -205,7 +205,7 @@ class AskedStep(ContractModel):
         return self.number == len(self.steps) - 1
 
 
-_ONE_QUESTION = AskedStep(steps=[StepArguments.model_construct(name="")], number=0)
+_ONE_QUESTION = AskedStep.model_construct(steps=[StepArguments.model_construct(name="")], number=0)
 """The one step of a job that asks one question; it has no name, and so its columns have none either."""
 
 

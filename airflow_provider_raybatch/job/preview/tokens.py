@@ -304,10 +304,10 @@ def _rows(
 
     :param skipped: gets the others.
     """
-    job, asked = question.job, question.job.spec.question
-    earlier = dict.fromkeys(asked.earlier_columns, "?")
+    job, which = question.job, question.job.spec.question
+    earlier = dict.fromkeys(which.earlier_columns, "?")
     # Of conditions, those that answers do not decide.
-    step = asked.step.model_copy(update={"when": [one for one in asked.step.when if one[0] not in earlier]})
+    step = which.step.model_copy(update={"when": [one for one in which.step.when if one[0] not in earlier]})
     columns = read_columns(job.spec)
     if earlier and columns is not None:
         columns = [one for one in columns if one not in earlier]
