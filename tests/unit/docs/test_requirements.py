@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pages of requirements and upgrades say is what code, pins and packaging have."""
+"""What the page of requirements says is what code, pins and packaging have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from airflow_provider_raybatch.job.preflight import model_check
 from ...support.documents import DOCS, ROOT
 
 REQUIREMENTS = (DOCS / "requirements.md").read_text(encoding="utf-8")
-UPGRADING = (DOCS / "upgrading.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
