@@ -47,29 +47,29 @@ _HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
 <!-- Written by benchmarks/ratios.py from the files in benchmarks/results/ratios. -->
 # Performance
 
-Each figure is a ratio measured in one run on one machine: the time of a yardstick by the time of the job, so
-more is better. The yardstick is the engine alone (`LLM.generate` of prompts that are rendered before, in
-memory, with nothing read or written), the job itself on fewer GPUs, or Ray Data LLM. Where a run has several
-values, their median comes first. How the runs were made, and what limits them, is in `benchmarks/results/`.
-*All rows to half of them*, on one GPU, is the most that two can reach with all rows in their engines at once.
-Two GPUs of one host can differ by 8 %, and one by its own warmth, so a pair can say 2.1 or 1.7.
-A figure is of the commit in its line; code that is newer was not measured.
+See how fast a job is beside the engine alone, on more GPUs, and beside Ray Data LLM. Each figure is a ratio
+measured in one run on one machine: the time of a yardstick by the time of the job, so more is better.
 
-Workloads, of a model of the shape of Llama 3.1 8B with random weights: W1 is 32,768 rows with 8 tokens out,
-W2 is 3,072 rows with 16 to 1,024 tokens out (6,144 rows in *twice*; in
-*unknown*, nothing says how long an answer is), W3 is four questions on each of 1,000
-documents of 2,000 tokens.
+| workload | of a model of the shape of Llama 3.1 8B with random weights |
+| --- | --- |
+| W1 | 32,768 rows, 8 tokens out |
+| W2 | 3,072 rows, 16 to 1,024 tokens out; *twice*: 6,144 rows; *unknown*: lengths of answers not known |
+| W3 | four questions on each of 1,000 documents of 2,000 tokens |
+
+- `LLM.generate` is the engine alone: prompts rendered before, in memory, nothing read or written.
+- *All rows to half of them*, on one GPU, is the most that two GPUs can reach.
+- Two GPUs of one host can differ by 8 %, and one by its own warmth, so a pair can say 2.1 or 1.7.
+- Code that is newer than a figure's commit was not measured.
 
 ![Ratios of all runs, with their targets](images/ratios.png)
 
-| ratio | target | latest run | is | of |
-| --- | ---: | --- | --- | --- |
-"""
-_RUNS = """
-## Runs
+The table has the latest run of each ratio: the median first, then all values. The plot has all runs; their
+files are in `benchmarks/results/ratios/`. These pages say how they were made, and what limits them:
+[throughput](../benchmarks/results/throughput.md), [two GPUs](../benchmarks/results/two_gpus.md),
+[common prefixes](../benchmarks/results/common_prefixes.md), [start-up](../benchmarks/results/start_up.md).
 
-| date | made by | commit | machine | versions | ratios |
-| --- | --- | --- | --- | --- | --- |
+| ratio | target | latest run | is | of | machine |
+| --- | ---: | --- | --- | --- | --- |
 """
 
 
@@ -77,10 +77,12 @@ _RUNS = """
 class Ran:
     """One run.
 
+    :param file: its name.
     :param each: all values of each ratio.
     :param ratios: the median of each.
     """
 
+    file: str
     made_by: str
     date: str
     commit: str | None
@@ -98,32 +100,23 @@ class Ran:
 
 def runs() -> list[Ran]:
     """All runs, the oldest first."""
-    return [Ran(**json.loads(path.read_text())) for path in sorted(RUNS.glob("*.json"))]
+    return [Ran(path.name, **json.loads(path.read_text())) for path in sorted(RUNS.glob("*.json"))]
 
 
 def page(made: list[Ran]) -> str:
     """The page, without its plot."""
-    rows = []
+    rows: list[str] = []
+    versions: set[tuple[str, str]] = set()
     for name, target in TARGETS.items():
         latest = [one for one in made if name in one.ratios][-1]
         state = "" if target is None else "met" if latest.ratios[name] >= target else "missed"
         least = "" if target is None else f"{target:.2f}"
-        commit = latest.commit or "commit not noted"
-        rows.append(f"| {name} | {least} | {latest.shown(name)} | {state} | {latest.date}, {commit} |")
-    table = []
-    for one in made:
-        versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
-        found = "; ".join(f"{name}: {one.shown(name)}" for name in one.ratios)
-        cells = [
-            one.date,
-            f"`benchmarks/{one.made_by}`",
-            one.commit or "not noted",
-            one.machine,
-            versions,
-            found,
-        ]
-        table.append(f"| {' | '.join(cells)} |")
-    return _HEAD + "\n".join(rows) + "\n" + _RUNS + "\n".join(table) + "\n"
+        of = ", ".join(filter(None, [latest.date, latest.commit]))
+        link = f"[{of}](../benchmarks/results/ratios/{latest.file})"
+        rows.append(f"| {name} | {least} | {latest.shown(name)} | {state} | {link} | {latest.machine} |")
+        versions |= latest.versions.items()
+    tail = ", ".join(f"{name} {version}" for name, version in sorted(versions))
+    return _HEAD + "\n".join(rows) + f"\n\nVersions: {tail}.\n"
 
 
 def plot(made: list[Ran]) -> None:
