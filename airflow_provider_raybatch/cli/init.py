@@ -73,7 +73,7 @@ def _tell(question: DagQuestion, path: Path) -> None:
     if (copying := _copying(path, quoted)) is not None:
         print(f"  {copying}")
     print(f"  airflow dags test {question.dag_id}")
-    print(f"  raybatch rows {shlex.quote(question.destination)}")
+    print(f"  raybatch show {shlex.quote(question.destination)}")
 
 
 def _copying(path: Path, quoted: str) -> str | None:

@@ -8,9 +8,6 @@ from airflow_provider_raybatch.cli.option import TASK_OPTIONS, Option, Verb
 PROGRAM = "raybatch"
 SUMMARY = "Batch inference on Ray: look before a run, and at what came of it"
 
-_CONN_ID = Option(
-    "conn_id", nargs="?", metavar="CONN_ID", help="Airflow connection of type ray; by default ray_default"
-)
 _AWS_CONN_ID = Option(
     "--aws-conn-id", metavar="ID", help="an aws connection for s3://; by default the environment's identity"
 )
@@ -123,32 +120,49 @@ VERBS = (
         ),
     ),
     Verb(
-        name="rows",
-        function="rows:show_rows",
-        summary="Show rows of a finished dataset, or its failed rows",
+        name="show",
+        function="show:show",
+        summary="Show a finished dataset, its failed rows, a response store, or warm engines",
         description=(
-            "Show rows of a dataset that a batch inference has committed, or the dead letters beside it, "
-            "each with the step that failed and the reason."
+            "Show what lies at a place. Of a dataset that a batch inference has committed these are its "
+            "first rows, files and counts, or the dead letters beside it, each with the step that failed "
+            "and the reason. Of a response store it is how many responses it holds, how old they are, and "
+            "the bytes of its files. With --engines, show the engines that keep_warm has left on the GPUs "
+            "of a cluster; a job on the cluster does it, so it takes some seconds."
         ),
         examples=(
-            "rows s3://lake/industries/20261130T000000/",
-            "rows out/ --failed",
-            "rows out/ --columns company response --limit 5",
-            "rows out/ --failed --limit 0 --format jsonl > failed.jsonl",
+            "show s3://lake/industries/20261130T000000/",
+            "show out/ --failed",
+            "show out/ --failed --limit 0 --format jsonl > failed.jsonl",
+            "show s3://lake/responses/ --compact",
+            "show --engines --conn-id gpu_cluster --end",
         ),
         options=(
             Option(
-                "dataset",
+                "place",
+                nargs="?",
                 metavar="URI_OR_FOLDER",
-                help="a destination, a manifest's uri, or a folder of runs' destinations: the last by name",
+                help="a destination, a manifest's uri, a folder of runs' destinations (the last by name), or "
+                "what a task has as reuse=",
             ),
             Option("--failed", action="store_true", help="the dead letters in place of the dataset"),
             Option(
                 "--limit", type=int, default=20, metavar="N", help="at most N rows, default 20; 0 for all"
             ),
-            Option("--columns", nargs="+", metavar="NAME", help="only these columns"),
             _FORMAT,
             _AWS_CONN_ID,
+            Option(
+                "--compact",
+                action="store_true",
+                help="first merge a store's index, and delete what has expired",
+            ),
+            Option("--engines", action="store_true", help="the warm engines of a cluster"),
+            Option(
+                "--conn-id",
+                metavar="ID",
+                help="Airflow connection of type ray for --engines; by default ray_default",
+            ),
+            Option("--end", action="store_true", help="end those engines that no job uses"),
         ),
     ),
     Verb(
@@ -188,17 +202,6 @@ VERBS = (
         ),
     ),
     Verb(
-        name="engines",
-        function="engines:show_engines",
-        summary="List the warm engines of a cluster, or end them",
-        description=(
-            "List the engines that keep_warm has left on the GPUs of a cluster. A job on the cluster does "
-            "it, so it takes some seconds."
-        ),
-        examples=("engines", "engines gpu_cluster --end"),
-        options=(_CONN_ID, Option("--end", action="store_true", help="end those that no job uses")),
-    ),
-    Verb(
         name="clusters",
         function="clusters:show_clusters",
         summary="List clusters that tasks have made on Kubernetes, or delete those left",
@@ -218,20 +221,6 @@ VERBS = (
             Option("--namespace", metavar="NAME", help="of Kubernetes; by default the connection's"),
             Option("--delete", action="store_true", help="delete what was left"),
             _FORMAT,
-        ),
-    ),
-    Verb(
-        name="store",
-        function="store:show_store",
-        summary="Show what a response store holds",
-        description="Show how many responses a store holds, how old they are, and the bytes of its files.",
-        examples=("store s3://lake/responses/", "store s3://lake/responses/ --compact"),
-        options=(
-            Option("uri", metavar="URI", help="what the task has as reuse="),
-            Option(
-                "--compact", action="store_true", help="first merge the index, and delete what has expired"
-            ),
-            _AWS_CONN_ID,
         ),
     ),
 )

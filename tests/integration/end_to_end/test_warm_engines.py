@@ -32,7 +32,7 @@ TEXTS = [f"text {number}" for number in range(40)]
 def command(cluster: RayCluster, *words: str) -> str:
     """What the command prints where Airflow's connection leads to this cluster."""
     done = subprocess.run(
-        [sys.executable, "-m", "airflow", "raybatch", "engines", "ray_default", *words],
+        [sys.executable, "-m", "airflow", "raybatch", "show", "--engines", *words],
         env={**os.environ, "AIRFLOW_CONN_RAY_DEFAULT": cluster.url.replace("http://", "ray://")},
         capture_output=True,
         text=True,

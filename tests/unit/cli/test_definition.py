@@ -74,7 +74,7 @@ def test_help_has_no_markup(verb: Verb) -> None:
     assert not any(set(text) & set("[]%") for text in texts)
 
 
-@pytest.mark.parametrize("words", [[], ["no-such-verb"], ["rows"], ["rows", "x", "--format", "xml"]])
+@pytest.mark.parametrize("words", [[], ["no-such-verb"], ["report"], ["show", "x", "--format", "xml"]])
 def test_misuse_exits_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(words)
@@ -93,7 +93,7 @@ def test_an_error_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         assert err.count("\n") == 1
 
 
-WORDS = ["rows", "/nowhere"]
+WORDS = ["show", "/nowhere"]
 
 
 def test_a_name_that_no_file_can_have_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_reader_that_has_enough_is_no_error() -> None:
-    """As with ``raybatch rows ... | head -1``."""
+    """As with ``raybatch show ... | head -1``."""
     code = (
         "import sys, types, airflow_provider_raybatch.cli as cli\n"
         "from airflow_provider_raybatch.cli.running import run_verb\n"

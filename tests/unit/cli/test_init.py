@@ -101,7 +101,7 @@ def test_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = conf.get("core", "dags_folder")
     assert f"  mkdir -p {folder} && cp my_companies_dag.py {folder}/\n" in shown
     assert "  airflow dags test ask_about_my_companies\n" in shown
-    assert shown.endswith(f"  raybatch rows {tmp_path}/my_companies_responses\n")
+    assert shown.endswith(f"  raybatch show {tmp_path}/my_companies_responses\n")
     spec = rendered(operator("my_companies_dag.py"))
     assert spec.source == [f"{tmp_path}/My Companies.csv"]
     assert spec.destination == f"{tmp_path}/my_companies_responses/20261102T000000"

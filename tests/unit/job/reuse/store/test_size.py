@@ -25,7 +25,7 @@ def test_store_size_is_shown_without_ray(tmp_path: Path) -> None:
     assert size.index_bytes == sum(entry.size for entry in shop.folder.list("v1/index"))
     code = (
         "import sys; sys.modules['ray'] = None\n"
-        "from airflow_provider_raybatch.cli.definition import main; main(['store', sys.argv[1]])"
+        "from airflow_provider_raybatch.cli.definition import main; main(['show', sys.argv[1]])"
     )
     completed = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],

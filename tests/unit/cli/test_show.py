@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a finished dataset on a terminal."""
+"""Finished datasets, response stores and warm engines on a terminal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.filesize import decimal
 
 from airflow_provider_raybatch.cli.definition import main
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.fake_ray import FakeRay, Script
 from tests.support.publishing import failure, part, publish, response
+from tests.support.responses import Shop, table
 from tests.support.s3_server import serving
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202egnp.exe \r\n end"
@@ -23,7 +26,7 @@ def show(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("COLUMNS", "100")
 
     def shown(*words: str) -> str:
-        main(["rows", *words])
+        main(["show", *words])
         return capsys.readouterr().out
 
     return shown
@@ -45,6 +48,8 @@ def test_table(tmp_path: Path, show: Callable[..., str]) -> None:
     assert lines[-1].startswith("3 of 30 rows of ")
     assert show(place).splitlines()[-1].startswith("20 of 30 rows")
     assert show(place, "--limit", "0").splitlines()[-1].startswith("30 of 30 rows")
+    size = next((tmp_path / "data").glob("*/*.parquet")).stat().st_size
+    assert lines[-1].endswith(f": 1 file, {decimal(size)}; 30 of 30 rows ok, 0 failed")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
@@ -115,28 +120,6 @@ def test_the_response_is_shown_among_many_columns(tmp_path: Path, show: Callable
     assert len(shown) < 2000
 
 
-def test_chosen_columns(tmp_path: Path, show: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
-    place = committed(tmp_path, [{"a": 1, "b": 2}])
-    assert json.loads(show(place, "--columns", "b", "response", "--format", "jsonl")) == {
-        "b": 2, "response": "r0",
-    }  # fmt: skip
-    with pytest.raises(SystemExit):
-        show(place, "--columns", "c")
-    assert "columns: the dataset has no 'c'; it has 'a', 'b', 'response'" in capsys.readouterr().err
-
-
-def test_columns_of_failed_rows(
-    tmp_path: Path, show: Callable[..., str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Fields of the dead letter, and columns of the row in it."""
-    place = committed(tmp_path, [{"name": "a"}, {"name": "b"}], failed=1)
-    words = ("--failed", "--format", "jsonl", "--columns")
-    assert json.loads(show(place, *words, "name", "step")) == {"name": "b", "step": "engine"}
-    with pytest.raises(SystemExit):
-        show(place, *words, "nmae")
-    assert "columns: a dead letter has no 'nmae'; it has 'ordinal'," in capsys.readouterr().err
-
-
 def test_airflow_logs_nothing_between_rows(
     tmp_path: Path, show: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,3 +146,50 @@ def test_a_damaged_file_is_one_sentence(
     with pytest.raises(SystemExit):
         show(place)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_response_store(tmp_path: Path, show: Callable[..., str]) -> None:
+    shop = Shop(LocalFolder(str(tmp_path)))
+    shop.store().prepare()
+    shop.store().add("s", [table(range(3))])
+    assert show(str(tmp_path)).startswith("3 responses (0 expired) of 1 submission, stored 2025-06-15 to ")
+    assert show(str(tmp_path), "--compact").splitlines()[-1].startswith("3 responses")
+
+
+@pytest.mark.parametrize("words", [(), ("out", "--engines")])
+def test_a_place_or_engines(
+    words: tuple[str, ...], show: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        show(*words)
+    assert capsys.readouterr().err == "place: give either a place or --engines.\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "said"), [("local", "'local' names no cluster"), ("127.0.0.1", "127.0.0.1:1")]
+)
+def test_clusters_that_do_not_answer(
+    host: str,
+    said: str,
+    show: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    connection = {"conn_type": "ray", "host": host, "port": 1, "extra": {"connect_timeout": 0.1}}
+    monkeypatch.setenv("AIRFLOW_CONN_GPUS", json.dumps(connection))
+    with pytest.raises(SystemExit) as caught:
+        show("--engines", "--conn-id", "gpus")
+    assert caught.value.code == 1
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_warm_engines(ray: FakeRay, show: Callable[..., str]) -> None:
+    entry = "Running entrypoint for job j: python -m airflow_provider_raybatch.job.warm_engines"
+    ray.script = lambda _ray, _body: Script([entry, "no warm engine"])
+    assert show("--engines") == "no warm engine\n"
+    (job,) = ray.jobs.values()
+    assert job.body["entrypoint"] == "python -m airflow_provider_raybatch.job.warm_engines"
+    show("--engines", "--conn-id", "ray_default", "--end")
+    assert [one.body["entrypoint"].endswith(" --end") for one in ray.jobs.values()] == [False, True]
