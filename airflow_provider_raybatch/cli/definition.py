@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from argparse import Namespace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch import __version__
@@ -54,7 +58,7 @@ def airflow_commands() -> list[CLICommand]:
                     help=verb.summary,
                     description=verb.wrapped,
                     epilog=verb.epilog(f"airflow {PROGRAM}"),
-                    func=partial(_run, verb.function),
+                    func=partial(run_verb, verb.function),
                     args=[arg(option.flags, **option.settings) for option in verb.options],
                 )
                 for verb in VERBS
@@ -66,10 +70,50 @@ def airflow_commands() -> list[CLICommand]:
 def main(words: Sequence[str] | None = None) -> None:
     """``raybatch``; `words` are those of the command line."""
     options = parser().parse_args(words)
-    _run(options.function, options)
+    run_verb(options.function, options)
 
 
-def _run(function: str, options: argparse.Namespace) -> None:
-    from airflow_provider_raybatch.cli.running import run_verb
+_FAILED = 1
+_INTERRUPTED = 130
 
-    run_verb(function, options)
+
+def run_verb(function: str, options: Namespace) -> None:
+    """Call ``module:name`` below this package with the options of its verb.
+
+    :raises SystemExit: with 1 for an error, whose sentence is written to stderr; with 130 for Ctrl-C.
+    """
+    from airflow_provider_raybatch.contract.failures import RaybatchError
+    from airflow_provider_raybatch.contract.text import clean, write_utf8
+
+    write_utf8()
+    module, _, name = function.partition(":")
+    try:
+        getattr(import_module(f"{__package__}.{module}"), name)(options)
+        sys.stdout.flush()
+    except RaybatchError as error:
+        print(" ".join(_masked(str(error)).split()), file=sys.stderr)
+        sys.exit(_FAILED)
+    except ModuleNotFoundError as error:
+        print(f"{error.name}: it is not installed here; install it with pip.", file=sys.stderr)
+        sys.exit(_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader, such as `head`, has enough. Python flushes stdout once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # Of a file that an option names: no right to read it, a name that is too long, a disk that is full.
+        print(clean(f"{error.filename}: it can't be used ({error.strerror})."), file=sys.stderr)
+        sys.exit(_FAILED)
+
+
+def _masked(text: str) -> str:
+    from airflow_provider_raybatch.contract.text import clean
+
+    if "airflow" not in sys.modules:  # so no secret is known, and importing it takes seconds
+        return clean(text)
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]
+
+    return clean(str(redact(text)))

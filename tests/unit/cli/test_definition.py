@@ -127,7 +127,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     """As with ``raybatch show ... | head -1``."""
     code = (
         "import sys, types, airflow_provider_raybatch.cli as cli\n"
-        "from airflow_provider_raybatch.cli.running import run_verb\n"
+        "from airflow_provider_raybatch.cli.definition import run_verb\n"
         "module = types.ModuleType('airflow_provider_raybatch.cli.lines')\n"
         "module.show = lambda options: [print('x' * 1000) for _ in range(10000)]\n"
         "sys.modules[module.__name__] = module\n"
