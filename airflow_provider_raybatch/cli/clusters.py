@@ -36,7 +36,7 @@ def show_clusters(options: Namespace) -> None:
         for name in swept.deleted:
             print(clean(f"Deleted {name}."))
         left = sum(verdict.delete for _, verdict in swept.judged)
-        total = count_of(len(swept.judged), "object")
+        total = count_of(len(swept.judged), "RayJob")
         hint = "; --delete deletes them" if left and not options.delete else ""
         print(clean(f"Left: {left:,} of {total} in namespace {swept.found.namespace}{hint}."))
     if not installation:
@@ -44,10 +44,6 @@ def show_clusters(options: Namespace) -> None:
             "This Airflow has no id yet (Variable raybatch_installation_id), so all counts as others'.",
             file=sys.stderr,
         )
-    for sentence in swept.refused:
-        print(clean(sentence), file=sys.stderr)
-    if swept.found.unseen:
-        print(swept.found.unseen_sentence, file=sys.stderr)
 
 
 def _fate_in_database(task: TaskKey) -> RunFate:
@@ -74,7 +70,6 @@ def _row(one: Leftover, verdict: Sweep, now: float) -> Row:
     mapped = f"[{task.map_index}]" if task is not None and task.map_index >= 0 else ""
     return {
         "name": one.name,
-        "kind": one.kind,
         "state": "Deleting" if one.deleted is not None else one.status or None,
         "task": None if task is None else f"{task.dag_id}.{task.task_id}{mapped}",
         "run": None if task is None else task.run_id,

@@ -206,10 +206,9 @@ VERBS = (
         function="clusters:show_clusters",
         summary="List clusters that tasks have made on Kubernetes, or delete those left",
         description=(
-            "List the RayJobs of tasks in a namespace, and RayClusters and Secrets whose RayJob "
-            "is gone, with their task, age, GPUs, and the moment at which KubeRay ends them by itself. One "
-            "counts as left if Airflow's database says that its task has ended; what belongs to another "
-            "Airflow or can't be proven to be left is never deleted."
+            "List the RayJobs of tasks in a namespace, with their task, age, GPUs, and the moment at which "
+            "KubeRay ends them by itself. One counts as left if Airflow's database says that its task has "
+            "ended; what belongs to another Airflow or can't be proven to be left is never deleted."
         ),
         examples=("clusters", "clusters --kubernetes-conn-id gpu_cluster --namespace ml --delete"),
         options=(

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
 from airflow_provider_raybatch.cluster.kuberay.sweep import (
     GRACE,
-    FoundObjects,
+    FoundRayJobs,
     Leftover,
     RunFate,
     Sweep,
@@ -36,18 +36,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LeftClusters:
-    """What is in a namespace, and what follows for each object.
+    """What is in a namespace, and what follows for each RayJob.
 
     :param found: all that carries this package's labels.
-    :param judged: each object and its verdict.
+    :param judged: each RayJob and its verdict.
     :param deleted: names of what was deleted.
-    :param refused: a sentence for each that may not be deleted.
     """
 
-    found: FoundObjects
+    found: FoundRayJobs
     judged: Sequence[tuple[Leftover, Sweep]]
     deleted: Sequence[str] = ()
-    refused: Sequence[str] = ()
 
 
 def delete_left_clusters(
@@ -56,14 +54,14 @@ def delete_left_clusters(
     *,
     grace: float = GRACE,
 ) -> list[str]:
-    """Delete the clusters and Secrets that runs of this Airflow have left. Call it in a task.
+    """Delete the clusters that runs of this Airflow have left. Call it in a task.
 
     A RayJob goes if Airflow says that its task has ended; one whose DAG run was deleted, if its deadline has
     passed. Everything that can't be proven stays.
 
     :param namespace: of Kubernetes; by default the connection's.
-    :param grace: seconds that an object must be old.
-    :return: kinds and names of what was deleted, such as ``RayJob raybatch-...``.
+    :param grace: seconds that a RayJob must be old.
+    :return: what was deleted, such as ``RayJob raybatch-...``.
     :raises RayBatchException: Kubernetes can't be reached, or refuses.
     """
     from airflow_provider_raybatch.hooks.installation import installation_id
@@ -73,18 +71,9 @@ def delete_left_clusters(
     with for_airflow():
         swept = sweep(server, namespace, installation_id(_team()), task_fate, grace=grace, delete=True)
     for one, verdict in swept.judged:
-        _log.info(
-            "%s %s: %s, since %s.",
-            one.kind,
-            one.name,
-            "deleted" if verdict.delete else "kept",
-            verdict.reason,
-        )
-    for sentence in swept.refused:
-        _log.warning("%s", sentence)
-    if swept.found.unseen:
-        _log.info("%s", swept.found.unseen_sentence)
-    total = count_of(len(swept.judged), "object")
+        done = "deleted" if verdict.delete else "kept"
+        _log.info("RayJob %s: %s, since %s.", one.name, done, verdict.reason)
+    total = count_of(len(swept.judged), "RayJob")
     _log.info("Deleted %d of %s in namespace %s.", len(swept.deleted), total, swept.found.namespace)
     return list(swept.deleted)
 
@@ -113,25 +102,23 @@ def sweep(
     :raises ClusterError: Kubernetes can't be reached, or refuses.
     """
     found = run_blocking(_find(server, namespace))
-    own = {one.task for one in found.objects if one.task is not None and one.task.namespace == installation}
-    # Asked after the objects were listed: a run that begins later has others.
+    own = {one.task for one in found.rayjobs if one.task is not None and one.task.namespace == installation}
+    # Asked after the RayJobs were listed: a run that begins later has others.
     fates = {task: ask(task) for task in own}
     judged = [
         (one, judge_leftover(one, fates.get(one.task) if one.task else None, installation, found.now, grace))
-        for one in found.objects
+        for one in found.rayjobs
     ]
     left = [one for one, verdict in judged if verdict.delete]
-    deleted, refused = run_blocking(_delete(server, namespace, left)) if delete and left else ([], [])
-    return LeftClusters(found, judged, [f"{one.kind} {one.name}" for one in deleted], refused)
+    deleted = run_blocking(_delete(server, namespace, left)) if delete and left else []
+    return LeftClusters(found, judged, [f"RayJob {one.name}" for one in deleted])
 
 
-async def _find(server: ApiServer, namespace: str | None) -> FoundObjects:
+async def _find(server: ApiServer, namespace: str | None) -> FoundRayJobs:
     async with KubernetesClient(server, namespace) as api:
         return await find_left(api)
 
 
-async def _delete(
-    server: ApiServer, namespace: str | None, left: Sequence[Leftover]
-) -> tuple[Sequence[Leftover], Sequence[str]]:
+async def _delete(server: ApiServer, namespace: str | None, left: Sequence[Leftover]) -> Sequence[Leftover]:
     async with KubernetesClient(server, namespace) as api:
         return await delete_left(api, left)

@@ -193,7 +193,7 @@ def _annotations(key: SubmissionKey, number: int, fingerprint: str) -> dict[str,
 def secret_manifest(claim: ClusterClaim, token: str, labels: Mapping[str, str] | None = None) -> Manifest:
     """The Secret with a cluster's token, which goes with its RayJob.
 
-    :param labels: of the RayJob, so that a sweeper finds a Secret that Kubernetes has not collected.
+    :param labels: of the RayJob.
     """
     owner: dict[str, Any] = {
         "apiVersion": "ray.io/v1",

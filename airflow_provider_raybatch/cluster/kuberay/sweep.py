@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which RayJobs, RayClusters and Secrets were left by runs that are over: find them, decide, and delete.
+"""Which RayJobs were left by runs that are over: find them, decide, and delete; what they own goes along.
 
-What can't be proven is kept: objects of another Airflow, young ones, and those of runs that Airflow does
-not know.
+What can't be proven is kept: those of another Airflow, young ones, and those of runs that Airflow does not
+know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi, Manifest
-from airflow_provider_raybatch.cluster.kuberay.errors import ChangedObjectError, ForbiddenError
+from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
+from airflow_provider_raybatch.cluster.kuberay.errors import ChangedObjectError
 from airflow_provider_raybatch.cluster.kuberay.rayjob import (
     FOR_EVER,
     INSTALLATION,
@@ -26,14 +27,12 @@ from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 GRACE = 600.0
-"""Seconds that an object must be old, and past its deadline: whoever ends a cluster is given this time."""
+"""Seconds that a RayJob must be old, and past its deadline: whoever ends a cluster is given this time."""
 _STUCK = 3600.0
 _OVER = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 ACTIVE_RUNS = ("queued", "running")
 """States of a DAG run whose tasks may still use a cluster."""
-
-LeftKind = Literal["RayJob", "RayCluster", "Secret"]
 
 
 @dataclass(frozen=True)
@@ -68,20 +67,19 @@ class RunFate:
 
 @dataclass(frozen=True)
 class Leftover:
-    """An object that this package has made, or KubeRay for it.
+    """A RayJob that this package has made.
 
     :param task: whose it is, as its annotations say; ``None`` if they don't.
     :param installation: value of its label :data:`~.rayjob.INSTALLATION`.
-    :param status: KubeRay's, of a RayJob; empty for others.
+    :param status: KubeRay's.
     :param ends: epoch seconds at which KubeRay ends it by itself; ``None`` if it does not.
-    :param expires: epoch seconds at which KubeRay should have cleaned up an ended RayJob.
+    :param expires: epoch seconds at which KubeRay should have cleaned it up, if it has ended.
     :param deleted: epoch seconds of its deletion, if it waits for its finalizers.
     :param gpus: that its pods have now, as KubeRay counts.
     :param unfollowed: whether no task waits for its job, so that only the job's end ends it.
     :param shared: whether later tasks of its DAG run use it.
     """
 
-    kind: LeftKind
     name: str
     uid: str
     created: float
@@ -98,7 +96,7 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Whether an object may be deleted, and why."""
+    """Whether a RayJob may be deleted, and why."""
 
     delete: bool
     reason: str
@@ -107,9 +105,9 @@ class Sweep:
 def judge_leftover(
     one: Leftover, fate: RunFate | None, namespace: str, now: float, grace: float = GRACE
 ) -> Sweep:
-    """Decide about one object.
+    """Decide about one RayJob.
 
-    :param fate: of its task, asked after the object was seen; ``None`` if it names no task.
+    :param fate: of its task, asked after it was seen; ``None`` if it names no task.
     :param namespace: the id of this Airflow.
     :param now: epoch seconds by the server's clock.
     """
@@ -121,8 +119,6 @@ def judge_leftover(
         return Sweep(False, f"it is being deleted{why}")
     if now - one.created < grace:
         return Sweep(False, f"it is younger than {in_words(grace)}")
-    if one.kind == "Secret":
-        return Sweep(True, "its RayJob is gone")
     if one.task is None or one.task.namespace != namespace or fate is None:
         return Sweep(False, "its annotations do not name a task of this Airflow")
     if not fate.known or (fate.exists and not fate.over):
@@ -144,28 +140,23 @@ def judge_leftover(
     return Sweep(True, fate.shown)
 
 
-def leftover_of(manifest: Mapping[str, Any], kind: LeftKind) -> Leftover:
-    """Read an object as the API server returned it; of a Secret, its metadata alone."""
-    metadata = manifest["metadata"]
-    spec, status = (
-        ({}, {}) if kind == "Secret" else (manifest.get("spec") or {}, manifest.get("status") or {})
-    )
-    deployment = status.get("jobDeploymentStatus") or "" if kind == "RayJob" else ""
+def leftover_of(manifest: Mapping[str, Any]) -> Leftover:
+    """Read a RayJob as the API server returned it."""
+    metadata, spec, status = (manifest.get(part) or {} for part in ("metadata", "spec", "status"))
+    deployment = status.get("jobDeploymentStatus") or ""
     finished, ttl = epoch(status.get("endTime")), spec.get("ttlSecondsAfterFinished")
-    of_cluster = status if kind == "RayCluster" else status.get("rayClusterStatus") or {}
     return Leftover(
-        kind=kind,
         name=metadata["name"],
         uid=metadata["uid"],
         created=epoch(metadata["creationTimestamp"]) or 0.0,
         installation=(metadata.get("labels") or {}).get(INSTALLATION, ""),
         task=_task(metadata),
         status=deployment,
-        ends=_ends(deployment, spec, status) if kind == "RayJob" else None,
+        ends=_ends(deployment, spec, status),
         expires=None if finished is None else finished + (ttl or 0),
         deleted=epoch(metadata.get("deletionTimestamp")),
-        gpus=str(of_cluster.get("desiredGPU") or ""),
-        unfollowed=kind == "RayJob" and spec.get("activeDeadlineSeconds") == FOR_EVER,
+        gpus=str((status.get("rayClusterStatus") or {}).get("desiredGPU") or ""),
+        unfollowed=spec.get("activeDeadlineSeconds") == FOR_EVER,
         shared=SHARED in (metadata.get("annotations") or {}),
     )
 
@@ -201,83 +192,36 @@ def _task(metadata: Mapping[str, Any]) -> TaskKey | None:
 
 
 @dataclass(frozen=True)
-class FoundObjects:
+class FoundRayJobs:
     """What carries the label of any Airflow in a namespace.
 
     :param namespace: of Kubernetes.
-    :param objects: RayJobs, and the RayClusters and Secrets whose RayJob is gone.
     :param now: epoch seconds by the server's clock.
-    :param unseen: kinds that the Role does not let list.
     """
 
     namespace: str
-    objects: tuple[Leftover, ...]
+    rayjobs: tuple[Leftover, ...]
     now: float
-    unseen: tuple[LeftKind, ...] = ()
-
-    @property
-    def unseen_sentence(self) -> str:
-        """What was not looked at, for people; empty if all was."""
-        if not self.unseen:
-            return ""
-        kinds = " and ".join(f"{kind}s" for kind in self.unseen)
-        return (
-            f"{kinds} without a RayJob were not looked for, since the Role does not let list them; "
-            "Kubernetes collects them by itself, unless their owner was taken from them."
-        )
 
 
-async def find_left(api: KubernetesApi) -> FoundObjects:
-    """List what this package has made.
-
-    RayClusters and Secrets without their RayJob are found only if the Role lets list them, too; Kubernetes
-    collects both by itself, unless their owner was taken from them.
+async def find_left(api: KubernetesApi) -> FoundRayJobs:
+    """List what this package has made, the oldest first.
 
     :raises ClusterError: RayJobs can't be listed.
     """
-    unseen: list[LeftKind] = []
-    # Before the RayJobs: one that is made meanwhile must not have its Secret taken for a leak.
-    clusters = await _listed(api, "RayCluster", unseen)
-    secrets = await _listed(api, "Secret", unseen)
-    rayjobs = await api.list("RayJob", labels=INSTALLATION)
-    uids = {one["metadata"]["uid"] for one in rayjobs}
-    names = {one["metadata"]["name"] for one in rayjobs}
-    objects = [leftover_of(one, "RayJob") for one in rayjobs]
-    objects += [leftover_of(one, "RayCluster") for one in clusters if _is_left(one, uids, names)]
-    objects += [leftover_of(one, "Secret") for one in secrets if _is_left(one, uids, names)]
-    objects.sort(key=lambda one: one.created)
-    return FoundObjects(api.namespace, tuple(objects), api.now(), tuple(unseen))
+    found = map(leftover_of, await api.list("RayJob", labels=INSTALLATION))
+    return FoundRayJobs(api.namespace, tuple(sorted(found, key=lambda one: one.created)), api.now())
 
 
-async def delete_left(
-    api: KubernetesApi, objects: Iterable[Leftover]
-) -> tuple[Sequence[Leftover], Sequence[str]]:
-    """Delete these very objects.
+async def delete_left(api: KubernetesApi, rayjobs: Iterable[Leftover]) -> Sequence[Leftover]:
+    """Delete these very RayJobs.
 
-    :return: those that were still there, and a sentence for each that may not be deleted.
+    :return: those that were still there.
+    :raises ClusterError: one can't be deleted.
     """
-    deleted, refused = [], []
-    for one in objects:
-        try:
-            if await api.delete(one.kind, one.name, uid=one.uid):
+    deleted = []
+    for one in rayjobs:
+        with suppress(ChangedObjectError):  # another RayJob has its name now
+            if await api.delete("RayJob", one.name, uid=one.uid):
                 deleted.append(one)
-        except ChangedObjectError:
-            continue  # another object has its name now
-        except ForbiddenError as error:
-            refused.append(str(error))
-    return deleted, refused
-
-
-async def _listed(api: KubernetesApi, kind: LeftKind, unseen: list[LeftKind]) -> list[Manifest]:
-    try:
-        return await api.list(kind, labels=INSTALLATION)
-    except ForbiddenError:
-        unseen.append(kind)
-        return []
-
-
-def _is_left(manifest: Manifest, uids: set[str], names: set[str]) -> bool:
-    """Whether the RayJob of an object is gone; without an owner, its name says whose it was."""
-    metadata = manifest["metadata"]
-    owners = [one["uid"] for one in metadata.get("ownerReferences") or () if one.get("kind") == "RayJob"]
-    return not uids & set(owners) if owners else metadata["name"].rpartition("-")[0] not in names
+    return deleted

@@ -120,7 +120,7 @@ def test_example_and_verb_delete_what_was_left_alone(
     }
     assert kubernetes.names() == {left, *kept}
     main(["clusters", "--namespace", "default"])
-    assert "Left: 1 of 3 objects in namespace default; --delete deletes them." in capsys.readouterr().out
+    assert "Left: 1 of 3 RayJobs in namespace default; --delete deletes them." in capsys.readouterr().out
 
     example = program("dags_examples/left_clusters.py", "left_clusters_under_test")
     run = dag_test(example.left_clusters())

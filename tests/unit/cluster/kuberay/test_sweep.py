@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which objects on Kubernetes were left: what can't be proven is kept."""
+"""Which RayJobs on Kubernetes were left: what can't be proven is kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.claim import claim_cluster
-from airflow_provider_raybatch.cluster.kuberay.rayjob import installation_label, run_labels
+from airflow_provider_raybatch.cluster.kuberay.rayjob import installation_label
 from airflow_provider_raybatch.cluster.kuberay.sweep import (
     Leftover,
     RunFate,
@@ -21,7 +21,6 @@ from airflow_provider_raybatch.cluster.kuberay.sweep import (
 )
 from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.kubernetes.clock import timestamp
-from tests.support.kubernetes.memory import MemoryKubernetes
 from tests.unit.cluster.kuberay.conftest import KEY, Kubernetes, plan
 
 NOW = 1_700_000_000.0
@@ -33,7 +32,6 @@ IN_USE = RunFate(state="success", run_active=True)
 NO_RUN, NO_ANSWER = RunFate(exists=False), RunFate(known=False)
 
 RUNNING = Leftover(
-    kind="RayJob",
     name="a",
     uid="u",
     created=NOW - HOUR,
@@ -84,15 +82,6 @@ DECISIONS = [
     ),
     ("being_deleted", replace(RUNNING, deleted=NOW - 60), OVER, False, "it is being deleted"),
     ("stuck", replace(RUNNING, deleted=NOW - 2 * HOUR), OVER, False, "for 2 h 0 min; look at its finalizers"),
-    ("cluster_without_job", replace(RUNNING, kind="RayCluster", status="", ends=None), OVER, True, "success"),
-    (
-        "secret",
-        replace(RUNNING, kind="Secret", task=None, status="", ends=None),
-        None,
-        True,
-        "RayJob is gone",
-    ),
-    ("young_secret", replace(RUNNING, kind="Secret", created=NOW), None, False, "younger"),
 ]
 
 
@@ -123,7 +112,7 @@ def manifest(**status: Any) -> dict[str, Any]:
     ],
 )
 def test_deadline_that_counts(status: str, ends: float | None) -> None:
-    found = leftover_of(manifest(jobDeploymentStatus=status, startTime=timestamp(NOW)), "RayJob")
+    found = leftover_of(manifest(jobDeploymentStatus=status, startTime=timestamp(NOW)))
     assert found.ends == (None if ends is None else NOW + ends)
     assert found.task == KEY.task
 
@@ -131,52 +120,17 @@ def test_deadline_that_counts(status: str, ends: float | None) -> None:
 def test_annotations_that_do_not_fit_the_label() -> None:
     changed = manifest()
     changed["metadata"]["annotations"]["raybatch/run-id"] = "another"
-    assert leftover_of(changed, "RayJob").task is None
+    assert leftover_of(changed).task is None
     changed["metadata"]["annotations"] = {}
-    assert leftover_of(changed, "RayJob").task is None
+    assert leftover_of(changed).task is None
 
 
-def test_leaked_secrets_and_clusters_are_found(kubernetes: Kubernetes) -> None:
-    async def scene() -> None:
-        api = kubernetes.api
-        claimed = await claim_cluster(api, KEY, plan())
-        # Kubernetes collects a Secret whose owner is gone, but none without an owner.
-        for name in ("raybatch-gone-1-0a1b2c3d", f"{claimed.claim.name}-0a1b2c3d"):
-            metadata = {"name": name, "namespace": "default", "labels": run_labels(KEY)}
-            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
-            kubernetes.server.store.create(secret)
-        found = await find_left(kubernetes.api)
-        secrets = [one for one in found.objects if one.kind == "Secret"]
-        assert [one.name for one in secrets] == ["raybatch-gone-1-0a1b2c3d"]
-        assert [one.name for one in found.objects if one.kind == "RayJob"] == [claimed.claim.name]
-        assert found.unseen == ()
-        assert await delete_left(api, secrets) == (secrets, [])
-        assert await delete_left(api, [replace(found.objects[0], uid="another")]) == ([], [])
-
-    asyncio.run(scene())
-
-
-def test_what_the_role_does_not_let_list_is_said(kubernetes: Kubernetes) -> None:
-    rights = [{"apiGroups": ["ray.io"], "resources": ["rayjobs"], "verbs": ["list", "delete"]}]
-    user = kubernetes.server.access.grant("airflow", rights, namespace="default")
-    found = asyncio.run(find_left(MemoryKubernetes(kubernetes.server, user=user)))
-    assert found.objects == ()
-    assert found.unseen == ("RayCluster", "Secret")
-
-
-def test_object_that_may_not_be_deleted_does_not_keep_others(kubernetes: Kubernetes) -> None:
+def test_only_the_very_rayjob_is_deleted(kubernetes: Kubernetes) -> None:
     async def scene() -> None:
         claimed = await claim_cluster(kubernetes.api, KEY, plan())
-        secret = {"name": "raybatch-gone-1-0a1b2c3d", "namespace": "default", "labels": run_labels(KEY)}
-        kubernetes.server.store.create({"apiVersion": "v1", "kind": "Secret", "metadata": secret})
-        found = await find_left(kubernetes.api)
-        rights = [{"apiGroups": ["ray.io"], "resources": ["rayjobs"], "verbs": ["delete"]}]
-        user = kubernetes.server.access.grant("airflow", rights, namespace="default")
-        api = MemoryKubernetes(kubernetes.server, user=user)
-        in_order = sorted(found.objects, key=lambda one: one.kind, reverse=True)
-        deleted, refused = await delete_left(api, in_order)
-        assert [one.name for one in deleted] == [claimed.claim.name]
-        assert len(refused) == 1
-        assert "secrets" in refused[0]
+        (one,) = (await find_left(kubernetes.api)).rayjobs
+        assert one.name == claimed.claim.name
+        assert await delete_left(kubernetes.api, [replace(one, uid="another")]) == []
+        assert await delete_left(kubernetes.api, [one]) == [one]
 
     asyncio.run(scene())

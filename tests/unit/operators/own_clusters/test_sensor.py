@@ -63,7 +63,7 @@ def test_sweeper_keeps_a_job_that_its_task_does_not_wait_for(
     submitted(Run(), cluster)
     kubernetes.settle()
     (rayjob,) = kubernetes.store.all("RayJob")
-    found, namespace = leftover_of(rayjob, "RayJob"), "this-airflow"
+    found, namespace = leftover_of(rayjob), "this-airflow"
     verdict = judge_leftover(found, RunFate(state="success"), namespace, found.created + 3600)
     assert not verdict.delete
     assert "does not wait" in verdict.reason
