@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import string
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -20,14 +19,6 @@ _MOST_GPUS = 16
 _STARTS = ("{{", "{%", "{#", "[[", "<<", "${")
 """Of Jinja, and of delimiters that DAGs choose in its place."""
 _PLACES = {"namespace", "cluster", "service"}
-_LONGEST_RAYCLUSTER = 53
-"""Characters in a RayCluster's name: KubeRay adds endings for its service and pods."""
-_LABEL = 63
-_DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_WORD_RULE = "letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 
 
 def may_be_template(value: Any) -> bool:
@@ -65,9 +56,7 @@ def check_arguments(
     for name, check in _CHECKS.items():
         if name in known:
             check(name, known[name])
-        elif name in unknown and name in _BY_ITEM and isinstance(given[name], Mapping):
-            check(name, {key: value for key, value in given[name].items() if not changes(value)})
-        elif name in unknown and name in _IN_KUBERNETES_WORDS:
+        elif name in unknown and name in _WITH_SECRETS:
             check_manifest(name, _settled(given[name], changes))
     _check_together(known, unknown, changed)
 
@@ -88,12 +77,6 @@ def _refusal(name: str, value: Any, what: str, remedy: str) -> SpecError:
 def _text(name: str, value: Any) -> None:
     if not isinstance(value, str) or not value.strip():
         raise _refusal(name, value, "text", "give it as text")
-
-
-def _image(name: str, value: Any) -> None:
-    _text(name, value)
-    if any(sign.isspace() for sign in value) or value.startswith(("http:", "https:", "docker:")):
-        raise _refusal(name, value, "an image", "name it as in 'registry/name:tag'")
 
 
 def _accelerator(name: str, value: Any) -> None:
@@ -117,41 +100,19 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _labels(name: str, value: Any) -> None:
-    for key, label in _mapping(name, value).items():
-        _key(name, key)
-        if label != "":
-            _check_name(f"{name}: {key}", label, _WORD, _LABEL, _WORD_RULE)
+def _texts(name: str, value: Any) -> None:
+    for key, text in _mapping(name, value).items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise _refusal(f"{name}: {key}", text, "text", "give names and values as text")
+
+
+def _manifest(name: str, value: Any) -> None:
+    check_manifest(name, _mapping(name, value))
 
 
 def _annotations(name: str, value: Any) -> None:
-    for key, text in _mapping(name, value).items():
-        _key(name, key)
-        if not isinstance(text, str):
-            raise _refusal(f"{name}: {key}", text, "text", "give it as text")
+    _texts(name, value)
     check_manifest(name, value)
-
-
-def _key(name: str, key: Any) -> None:
-    prefix, _, word = str(key).rpartition("/")
-    if prefix:
-        _check_name(name, prefix, _SUBDOMAIN, 253, "lower-case letters, digits, '-' and '.' before the '/'")
-    _check_name(name, word, _WORD, _LABEL, _WORD_RULE)
-
-
-def _cluster_name(name: str, value: Any) -> None:
-    rule = "lower-case letters, digits and '-', with a letter first and no '-' last"
-    _check_name(name, value, _DNS_1035, _LONGEST_RAYCLUSTER, rule)
-
-
-def _label_name(name: str, value: Any) -> None:
-    rule = "lower-case letters, digits and '-', with no '-' first or last"
-    _check_name(name, value, _DNS_1123, _LABEL, rule)
-
-
-def _check_name(name: str, value: Any, pattern: re.Pattern[str], longest: int, rule: str) -> None:
-    if not isinstance(value, str) or len(value) > longest or not pattern.fullmatch(value):
-        raise _refusal(name, value, "a name that Kubernetes takes here", f"use at most {longest} {rule}")
 
 
 def _gpus(name: str, value: Any) -> None:
@@ -203,33 +164,28 @@ def _duration_or_none(name: str, value: Any) -> None:
         raise SpecError(f"{name}: it must be at least 0 seconds, but it is {value!r}.")
 
 
-def _merged_over(name: str, value: Any) -> None:
-    check_manifest(name, _mapping(name, value))
-
-
 _CHECKS: dict[str, Callable[[str, Any], object]] = {
-    "name": _cluster_name,
-    "namespace": _label_name,
+    "name": _text,
+    "namespace": _text,
     "kubernetes_conn_id": _text,
-    "image": _image,
+    "image": _text,
     "accelerator_type": _accelerator,
     "gpus_per_worker": _gpus,
     "workers": lambda _, value: worker_range(value),
-    "node_selector": _labels,
-    "kueue_queue": _label_name,
-    "labels": _labels,
+    "node_selector": _texts,
+    "kueue_queue": _text,
+    "labels": _texts,
     "annotations": _annotations,
-    "pod_override": _merged_over,
-    "patch": _merged_over,
+    "pod_override": _manifest,
+    "patch": _manifest,
     "spec": check_manifest,
     "dashboard_address": _address,
     "cluster_wait": _duration,
     "queue_wait": _duration,
     "ttl_after_finished": _duration_or_none,
 }
-_IN_KUBERNETES_WORDS = ("pod_override", "patch", "spec")
-_BY_ITEM = ("labels", "annotations", "node_selector")
-"""Dictionaries whose known items are judged without the others."""
+_WITH_SECRETS = ("annotations", "pod_override", "patch", "spec")
+"""May have a plain secret beside a template, which is refused before the template is rendered."""
 
 _WITH_NAME = frozenset({"name", "namespace", "kubernetes_conn_id", "dashboard_address", "cluster_wait"})
 _NOT_WITH_SPEC = frozenset({"accelerator_type", "gpus_per_worker", "workers", "node_selector"})

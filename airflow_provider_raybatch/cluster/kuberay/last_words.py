@@ -97,7 +97,7 @@ def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
         container_end(one, one.ended) for one in pod.containers if one.ended and (over or one is pod.ray)
     ]
     if not any(ended) and pod.ray is not None and pod.ray.last_ended is not None:
-        ended = [container_end(pod.ray, pod.ray.last_ended, restarted=True)]
+        ended = [container_end(pod.ray, pod.ray.last_ended)]
     if found := next((one for one in ended if one is not None), None):
         return _with_probe(found, pod, events)
     if pod.phase == "Failed" or (pod.head and pod.phase == "Succeeded"):
@@ -121,27 +121,21 @@ def _taken_away(reason: str, message: str) -> Diagnosis:
     return Diagnosis(failure_class, _joined(told, "", remedy))
 
 
-def container_end(container: Container, ended: Ended | None, restarted: bool = False) -> Diagnosis | None:
+def container_end(container: Container, ended: Ended | None) -> Diagnosis | None:
     """How a container ended; ``None`` if it has not, or as it was asked to."""
     if ended is None or (ended.exit_code in _STOPPED and ended.reason != "OOMKilled"):
         return None
-    started_again = " and was started again" if restarted else ""
     name, said = f"container {container.name}", ended.message
     if ended.reason == "OOMKilled":
         limit = f" of {container.memory}" if container.memory else ""
-        told = f"OOMKilled: {name} exceeded its memory limit{limit}{started_again}"
+        told = f"OOMKilled: {name} exceeded its memory limit{limit}"
         return Diagnosis(FailureClass.OUT_OF_MEMORY, _joined(told, said, "give it more memory"))
     if ended.reason == "ContainerStatusUnknown":
         return _taken_away(ended.reason, said)
+    told = _joined(f"{ended.reason or 'Error'}: {name} ended with exit code {ended.exit_code}", said)
     if ended.exit_code == 127 or "command not found" in said:
-        told = f"{name} found no Ray (exit code {ended.exit_code}){started_again}"
-        remedy = "use an image that has Ray" + (f"; it is {container.image}" if container.image else "")
-        return Diagnosis(FailureClass.USER_ERROR, _joined(told, said, remedy))
-    if "Version mismatch" in said:
-        told = f"{name} has another Ray or Python than the head{started_again}"
-        return Diagnosis(FailureClass.USER_ERROR, _joined(told, said, "use one image for head and workers"))
-    told = f"{ended.reason or 'Error'}: {name} ended with exit code {ended.exit_code}{started_again}"
-    return Diagnosis(FailureClass.INTERNAL, _joined(told, said))
+        return Diagnosis(FailureClass.USER_ERROR, f"{told.rstrip('.')}; use an image that has Ray.")
+    return Diagnosis(FailureClass.INTERNAL, told)
 
 
 def _with_probe(found: Diagnosis, pod: Pod, events: Sequence[PodEvent]) -> Diagnosis:
@@ -156,7 +150,7 @@ def _with_probe(found: Diagnosis, pod: Pod, events: Sequence[PodEvent]) -> Diagn
     return Diagnosis(found.failure_class, _joined(found.message.rstrip("."), killed[-1]))
 
 
-def _gone(events: Iterable[PodEvent], image: str = "") -> list[tuple[bool, str, Diagnosis]]:
+def _gone(events: Iterable[PodEvent]) -> list[tuple[bool, str, Diagnosis]]:
     """Of pods that KubeRay has deleted after their end, and of those that an event says went."""
     found: dict[str, tuple[bool, str, Diagnosis]] = {}
     probed, explained = set(), set()
@@ -173,7 +167,7 @@ def _gone(events: Iterable[PodEvent], image: str = "") -> list[tuple[bool, str, 
             if name in explained:
                 explained.remove(name)  # a new head has the name of the last one
                 continue
-            container = Container(f"ray-{role}", image, "", "", None, None, "")
+            container = Container(f"ray-{role}", "", "", "", None, None, "")
             if code is None:
                 end: Diagnosis | None = _taken_away(phase, "ended without its container, as by its node")
             else:
@@ -184,9 +178,9 @@ def _gone(events: Iterable[PodEvent], image: str = "") -> list[tuple[bool, str, 
     return list(found.values())
 
 
-def gone_head(events: Iterable[PodEvent], image: str) -> tuple[str, Diagnosis] | None:
+def gone_head(events: Iterable[PodEvent]) -> tuple[str, Diagnosis] | None:
     """Name and end of the latest head pod that KubeRay has deleted after its end, ``None`` without one."""
-    heads = [(shown, end) for head, shown, end in _gone(events, image) if head]
+    heads = [(shown, end) for head, shown, end in _gone(events) if head]
     return heads[-1] if heads else None
 
 

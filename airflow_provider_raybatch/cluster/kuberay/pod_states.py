@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,6 @@ from airflow_provider_raybatch.contract.text import clean, cut_to
 
 CLUSTER_LABEL = "ray.io/cluster"
 """Label of a RayCluster's pods."""
-_VERSIONS = re.compile(r"Version mismatch: .*", re.DOTALL)
-"""Ray's words, of several lines, for a worker with another Ray or Python than the head."""
 _LONGEST = 500
 """Characters of a message that are kept."""
 
@@ -164,16 +161,10 @@ def _containers(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterable[
 def _ended(terminated: Mapping[str, Any] | None) -> Ended | None:
     if terminated is None:
         return None
-    code = int(terminated.get("exitCode") or 0)
-    return Ended(terminated.get("reason") or "", code, text_of(_telling(terminated.get("message") or "")))
-
-
-def _telling(output: str) -> str:
-    """What tells most in the end of a container's output, which may be a whole traceback."""
-    if found := _VERSIONS.search(output):
-        return found[0]
-    lines = [line for line in output.splitlines() if line.strip()]
-    return shortened(output) if len(lines) > 1 else output
+    said = terminated.get("message") or ""
+    if len([line for line in said.splitlines() if line.strip()]) > 1:
+        said = shortened(said)  # it may be a whole traceback
+    return Ended(terminated.get("reason") or "", int(terminated.get("exitCode") or 0), text_of(said))
 
 
 def _holds(conditions: Mapping[Any, Mapping[str, Any]], name: str, status: str) -> tuple[str, str] | None:

@@ -141,20 +141,17 @@ def _ready(found: Manifest | None, name: str, namespace: str) -> Manifest:
             f"name: there is no {where}; correct name or namespace, or leave name out to have a cluster "
             "created."
         )
-    spec, status = found.get("spec") or {}, found.get("status") or {}
-    conditions = {one.get("type"): one for one in status.get("conditions") or []}
     if found["metadata"].get("deletionTimestamp"):
         raise UserClusterError(f"name: {where} is being deleted; name another one.")
+    status = found.get("status") or {}
+    conditions = {one.get("type"): one for one in status.get("conditions") or []}
     head = conditions.get("HeadPodReady") or {}
-    reasons = [head.get("message"), status.get("reason"), head.get("reason"), "no reason is given"]
-    # Without the condition, KubeRay is older than 1.3.
-    is_ready = head.get("status") == "True" if head else status.get("state") == "ready"
-    if spec.get("suspend") or status.get("state") == "suspended":
-        is_ready, reasons = False, ["it is suspended, by a queue or by `spec.suspend`"]
-    if not is_ready:
+    suspended = (found.get("spec") or {}).get("suspend") or status.get("state") == "suspended"
+    if suspended or head.get("status") != "True":
+        why = head.get("message") or status.get("reason") or "no reason is given"
+        why = "it is suspended, by a queue or by `spec.suspend`" if suspended else why
         raise ClusterUnreachableError(
-            f"name: the head of {where} is not ready ({next(filter(None, reasons))}); wait, or see "
-            "`kubectl describe raycluster`."
+            f"name: the head of {where} is not ready ({why}); wait, or see `kubectl describe raycluster`."
         )
     return found
 

@@ -11,10 +11,15 @@ from typing import Literal
 from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
 from airflow_provider_raybatch.cluster.kuberay.api import Manifest
 from airflow_provider_raybatch.cluster.kuberay.last_words import gone_head, pod_end
-from airflow_provider_raybatch.cluster.kuberay.pod_reasons import ended_reason, pod_reason
 from airflow_provider_raybatch.cluster.kuberay.pod_states import Pod, PodEvent
 from airflow_provider_raybatch.cluster.kuberay.rayjob import RayJobState, rayjob_state
-from airflow_provider_raybatch.cluster.kuberay.reasons import Reason, admission, creation_failure
+from airflow_provider_raybatch.cluster.kuberay.reasons import (
+    Reason,
+    admission,
+    creation_failure,
+    ended_reason,
+    pod_reason,
+)
 from airflow_provider_raybatch.cluster.kuberay.role import ROLE_FILE
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import count_of
@@ -153,7 +158,7 @@ def _reasons(job: RayJobState, seen: ClusterSeen) -> Iterable[tuple[str, Reason]
     """Why it waits, the part first that all others wait for."""
     of_job = f"RayJob {job.name}"
     if job.suspended and seen.rayjob is not None:
-        yield of_job, admission(seen.rayjob, seen.workloads, seen.events, seen.now - job.created)
+        yield of_job, admission(seen.rayjob, seen.workloads, seen.events)
         if seen.workloads is None:
             yield of_job, Reason("unread", f"its Workload can't be read, so events say why; see {ROLE_FILE}")
         return
@@ -187,9 +192,7 @@ def _ended_head(seen: ClusterSeen) -> tuple[str, Diagnosis] | None:
     for pod in seen.pods:
         if pod.head and (end := pod_end(pod, seen.events)) is not None:
             return pod.shown, end
-    head = ((seen.ray_cluster or {}).get("spec") or {}).get("headGroupSpec") or {}
-    containers = ((head.get("template") or {}).get("spec") or {}).get("containers") or [{}]
-    return gone_head(seen.events, containers[0].get("image") or "")
+    return gone_head(seen.events)
 
 
 def _of_workers(job: RayJobState, seen: ClusterSeen) -> Iterable[tuple[str, Reason]]:

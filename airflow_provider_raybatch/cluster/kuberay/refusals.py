@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,6 @@ from airflow_provider_raybatch.contract.text import cut_to
 
 _LONGEST_MESSAGE = 500
 _IDENTITY = frozenset({"metadata.uid", "metadata.resourceVersion"})
-_RBAC = re.compile(r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -131,20 +129,9 @@ def _forbidden(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> ClusterE
             f"Kubernetes has no quota left to {asked} ({told}); wait until other objects are gone, or have "
             "the namespace's ResourceQuota raised."
         )
-    found = _RBAC.search(told)
-    if found:
-        verb, resource, group = found.groups()
-        full = f"{resource}.{group}" if group else resource
-        return ForbiddenError(
-            f"{server.credentials[:1].upper()}{server.credentials[1:]} may not {verb} {full} in namespace "
-            f"{asked.namespace!r} ({told}); bind it to the Role in {ROLE_FILE}, or "
-            "correct the namespace."
-        )
-    remedy = f"check that the Role in {ROLE_FILE} is bound"
-    if "webhook" in told or "denied the request" in told:
-        remedy = "change what the cluster's admission policy names"
     return ForbiddenError(
-        f"Kubernetes forbids to {asked} ({told}); {remedy}, or ask the cluster's administrator."
+        f"{server.credentials[:1].upper()}{server.credentials[1:]} may not {asked} ({told}); bind it to the "
+        f"Role in {ROLE_FILE}, or correct what the message names."
     )
 
 

@@ -84,5 +84,5 @@ def test_what_may_be_right_is_accepted(arguments: dict[str, Any]) -> None:
 
 
 def test_known_items_are_judged_beside_templates() -> None:
-    with pytest.raises(SpecError, match=r"^labels: team: 'a b' is not a name"):
-        KubeRayCluster(image=IMAGE, labels={"team": "a b", "A": "{{ ds }}"})
+    with pytest.raises(SpecError, match=r"^annotations: api-token looks like a secret"):
+        KubeRayCluster(image=IMAGE, annotations={"api-token": "geheim", "A": "{{ ds }}"})

@@ -37,9 +37,8 @@ def test_worker_that_a_quota_forbids_is_told_while_the_job_runs() -> None:
     found = judged(head, job=rayjob("Running"), cluster=refused(said, "FailedCreateWorkerPod"))
     assert found.verdict == "ready"
     assert found.lines[0] == (
-        f"RayCluster {CLUSTER}: KubeRay can't create a worker pod: a ResourceQuota of the namespace "
-        f"has no room "
-        "(exceeded quota: gpus, requested: requests.nvidia.com/gpu=1)."
+        f"RayCluster {CLUSTER}: FailedCreateWorkerPod: {FORBIDDEN}exceeded quota: gpus, requested: "
+        "requests.nvidia.com/gpu=1."
     )
 
 

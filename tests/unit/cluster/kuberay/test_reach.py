@@ -306,11 +306,6 @@ async def test_a_cluster_by_name_without_a_token(existing: Existing) -> None:
     assert (found.url, found.token) == ("http://shared-head-svc.default.svc:8265", None)
 
 
-async def test_a_cluster_by_name_before_conditions(existing: Existing) -> None:
-    existing.cluster(status={"state": "ready"})
-    assert await existing.address()
-
-
 @pytest.mark.parametrize("named", [None, "own"])
 async def test_a_token_comes_from_the_clusters_secret(existing: Existing, named: str | None) -> None:
     existing.cluster(authOptions=TOKEN | ({"secretName": named} if named else {}))

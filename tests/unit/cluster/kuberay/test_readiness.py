@@ -54,7 +54,7 @@ def test_rayjob_that_ended_still_says_why_workers_were_missing() -> None:
     for there in (cluster, None):
         found = judged(job=job, cluster=there)
         assert (found.verdict, found.lines) == ("fails", ())
-        assert ("a ResourceQuota of the namespace has no room" in found.state.latest) is (there is cluster)
+        assert ("exceeded quota: gpus" in found.state.latest) is (there is cluster)
 
 
 def test_cluster_that_kuberay_makes_again_is_waited_for() -> None:

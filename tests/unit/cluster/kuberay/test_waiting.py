@@ -152,7 +152,9 @@ def test_cluster_wait_ends_with_the_latest_reason() -> None:
         f"cluster_wait: the cluster was not ready within 5 min 0 s; head pod {HEAD}: waits for a node: "
         "0/5 nodes are available"
     )
-    assert str(caught.value).endswith("gpu; add nodes with free GPUs, or ask for fewer.")
+    assert str(caught.value).endswith(
+        "gpu; add nodes, ask for less, or correct node_selector and tolerations."
+    )
     assert 299 <= scene.slept <= 315
 
 
