@@ -30,8 +30,7 @@ DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
 sys.path.insert(0, str(DOCS.parent))
 
-from airflow_provider_raybatch.cli.option import Option, Verb  # noqa: E402 - the line above finds it
-from airflow_provider_raybatch.cli.verbs import PROGRAM, VERBS  # noqa: E402
+from airflow_provider_raybatch.cli.verbs import PROGRAM, VERBS, Option, Verb  # noqa: E402 - the line above finds it  # noqa: E402
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster  # noqa: E402
 from airflow_provider_raybatch.contract import failures, spec  # noqa: E402
 from airflow_provider_raybatch.contract.arguments.steps import StepArguments  # noqa: E402

@@ -7,8 +7,7 @@ import datetime
 import sys
 from argparse import Namespace
 
-from airflow_provider_raybatch.cli.quiet import quietly
-from airflow_provider_raybatch.cli.terminal import Row, print_rows
+from airflow_provider_raybatch.cli.terminal import Row, print_rows, quietly
 from airflow_provider_raybatch.cluster.kuberay.sweep import ACTIVE_RUNS, Leftover, RunFate, Sweep
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.submission import TaskKey

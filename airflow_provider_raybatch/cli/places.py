@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider_raybatch.cli.quiet import quietly
+from airflow_provider_raybatch.cli.terminal import quietly
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset, s3_credentials
 from airflow_provider_raybatch.storage.folder import Folder, folder

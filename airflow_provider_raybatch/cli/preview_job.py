@@ -9,8 +9,8 @@ from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-from airflow_provider_raybatch.cli.quiet import masked, quietly
 from airflow_provider_raybatch.cli.task_of import BatchTask, batch_task
+from airflow_provider_raybatch.cli.terminal import masked, quietly
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.contract.events import Event
 from airflow_provider_raybatch.contract.failures import SpecError

@@ -11,8 +11,7 @@ from itertools import islice
 from rich.filesize import decimal
 
 from airflow_provider_raybatch.cli.places import absolute, dataset_at, s3_access
-from airflow_provider_raybatch.cli.quiet import quietly
-from airflow_provider_raybatch.cli.terminal import Row, print_rows
+from airflow_provider_raybatch.cli.terminal import Row, print_rows, quietly
 from airflow_provider_raybatch.contract.event_line import MARKER
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cli.places import absolute, absolute_folder
-from airflow_provider_raybatch.cli.quiet import masked, quietly
 from airflow_provider_raybatch.cli.rendering import XComs, render, run_conf, run_date, template_context
+from airflow_provider_raybatch.cli.terminal import masked, quietly
 from airflow_provider_raybatch.cluster.submit.request import with_source_digest
 from airflow_provider_raybatch.coercion import given_mapping, is_absent
 from airflow_provider_raybatch.contract.base import shown
@@ -159,7 +159,7 @@ class BatchTask:
 
 
 def batch_task(options: Namespace) -> BatchTask:
-    """The batch inference that :data:`~.option.TASK_OPTIONS` name.
+    """The batch inference that :data:`~.verbs.TASK_OPTIONS` name.
 
     The DAG file, and the function of a ``@task.ray_batch``, run in this process, as they do in Airflow.
 

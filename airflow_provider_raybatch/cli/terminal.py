@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verbs write: tables, texts and JSON. Text of data or of a cluster can't steer the terminal."""
+"""What verbs write: tables, texts and JSON, without what Airflow logs and warns of meanwhile.
+
+Text of data or of a cluster can't steer the terminal, and shows no secret that Airflow knows.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ import datetime
 import json
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +25,8 @@ from airflow_provider_raybatch.contract.preview import Findings
 from airflow_provider_raybatch.contract.text import clean
 
 Row = Mapping[str, Any]
+Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 _WITHOUT_TERMINAL = (120, 24)
 _LEAST_WIDTH = 15
@@ -132,3 +139,32 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     return str(value)
+
+
+def quietly(call: Callable[[], Result]) -> Result:
+    """Return or raise what `call` does, without anything that it logs."""
+    from airflow.utils.cli import suppress_logs_and_warning
+
+    results: list[Result] = []
+
+    def keep(options: Namespace) -> None:
+        results.append(call())
+
+    suppress_logs_and_warning(keep)(Namespace(verbose=False))
+    return results[0]
+
+
+def masked(value: Value) -> Value:
+    """`value` with ``***`` for each secret that Airflow knows, in all texts of a document, too."""
+    return _masked(value)  # type: ignore[no-any-return]
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        from airflow.sdk.log import redact  # type: ignore[attr-defined]
+
+        return str(redact(value))
+    if isinstance(value, BaseModel):
+        # Not by redact, which would hide fields by their names, such as `tokens`.
+        return value.model_copy(update={name: _masked(inner) for name, inner in value})
+    return tuple(map(_masked, value)) if isinstance(value, tuple) else value

@@ -12,8 +12,7 @@ import pytest
 
 from airflow_provider_raybatch import __version__
 from airflow_provider_raybatch.cli.definition import airflow_commands, main, parser
-from airflow_provider_raybatch.cli.option import Verb
-from airflow_provider_raybatch.cli.verbs import VERBS
+from airflow_provider_raybatch.cli.verbs import VERBS, Verb
 from airflow_provider_raybatch.get_provider_info import get_provider_info
 
 EACH_VERB = pytest.mark.parametrize("verb", VERBS, ids=[verb.name for verb in VERBS])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.cli.option import TASK_OPTIONS
 from airflow_provider_raybatch.cli.task_of import NO_DESTINATION, BatchTask, batch_task
+from airflow_provider_raybatch.cli.verbs import TASK_OPTIONS
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from tests.support.approved import AssertSentences
 
