@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -66,22 +66,17 @@ def spoils(error: Exception) -> bool:
 
 
 def release(run: TaskRun, uid: str | None, log: Log, *, ended: bool = True) -> None:
-    """Delete the cluster of a job; see :meth:`Place.release_run`."""
-    _delete(run.place.release_run(run.id, log, uid, ended=ended), log)
+    """Delete the cluster of a job, see :meth:`Place.release_run`; an error is only logged."""
+    try:
+        run_blocking(run.place.release_run(run.id, log, uid, ended=ended))
+    except RaybatchError as error:
+        log.warning("The cluster could not be deleted, so KubeRay ends it after its job: %s", error)
 
 
 def uid_of(handle: Mapping[str, Any]) -> str | None:
     """The `uid` of the cluster that was made for a job; ``None`` where there is none."""
     made = handle.get("ray_cluster") or {}
     return (made.get("claim") or {}).get("uid")
-
-
-def _delete(deleting: Coroutine[Any, Any, object], log: Log) -> None:
-    """An error is only logged, since KubeRay ends clusters later."""
-    try:
-        run_blocking(deleting)
-    except RaybatchError as error:
-        log.warning("The cluster could not be deleted, so KubeRay ends it after its job: %s", error)
 
 
 def is_over(outcome: Outcome, *, stopped_at_deadline: bool) -> bool:

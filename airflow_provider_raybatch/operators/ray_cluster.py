@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.places.own_cluster import OwnCluster
 
 _SHORTEST_LEASE = 120.0
+"""Seconds in which tasks can still renew it."""
 _LONGEST_LEASE = 365 * 86400.0
 """Kubernetes counts seconds in 31 bits."""
 _STATE_SECONDS = 2.0
@@ -171,10 +172,12 @@ class CreateRayCluster(LiteralTextOperator):
         context = self._context
         if context is None or not self.cancel_on_kill or not self._is_ended(context):
             return
+        from airflow_provider_raybatch.places.sharing import delete_all_of
+
         self.log.info("The task is being killed; deleting its cluster.")
         try:
             uid = None if self._cluster is None else self._cluster.uid
-            names = run_blocking(_delete_all(self._kubernetes(), self._key(context), uid, hurried=True))
+            names = run_blocking(delete_all_of(self._kubernetes(), self._key(context), uid, hurried=True))
         except RaybatchError as error:
             self.log.error("The cluster could not be deleted; KubeRay ends it by its deadline: %s", error)
         else:
@@ -246,9 +249,11 @@ class CreateRayCluster(LiteralTextOperator):
             return
         if not (self._is_last(context, error) or spoils(error)):
             return
+        from airflow_provider_raybatch.places.sharing import delete_all_of
+
         try:
             known = uid if uid or self._cluster is None else self._cluster.uid
-            names = run_blocking(_delete_all(kubernetes, key, known))
+            names = run_blocking(delete_all_of(kubernetes, key, known))
         except RaybatchError as failed:
             self.log.warning("The cluster is left to KubeRay, which ends it by its deadline: %s", failed)
         else:
@@ -343,23 +348,11 @@ async def _end_all(clusters: Sequence[SharedRayCluster]) -> None:
             raise failed
 
 
-async def _delete_all(
-    kubernetes: Kubernetes, key: SubmissionKey, uid: str | None, *, hurried: bool = False
-) -> list[str]:
-    from airflow_provider_raybatch.places.sharing import delete_all_of
-
-    return await delete_all_of(kubernetes, key, uid, hurried=hurried)
-
-
 def _lease(value: Any) -> float:
     seconds = 1800.0 if is_absent(value) else positive_seconds(value, "lease")
-    if seconds < _SHORTEST_LEASE:
+    if not _SHORTEST_LEASE <= seconds <= _LONGEST_LEASE:
         raise SpecError(
-            f"lease: {seconds:g} s is too short for tasks to renew it; give at least {_SHORTEST_LEASE:g} s."
-        )
-    if seconds > _LONGEST_LEASE:
-        raise SpecError(
-            f"lease: {seconds:g} s is too long for Kubernetes; give at most {_LONGEST_LEASE:g} s."
+            f"lease: it must be {_SHORTEST_LEASE:g} to {_LONGEST_LEASE:.0f} seconds, but it is {seconds:g}."
         )
     return seconds
 

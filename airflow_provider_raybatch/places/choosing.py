@@ -49,10 +49,11 @@ def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | Non
                 return SharedRayCluster.from_json(given)
         with _named(name):
             given = KubeRayCluster(**{str(key): one for key, one in given.items()})
-    if is_list(given):
-        _refuse_several(given, name)
     if not isinstance(given, KubeRayCluster):
-        raise SpecError(f"{name}: {shown(value)} is not a cluster; give a KubeRayCluster.")
+        raise SpecError(
+            f"{name}: {shown(value)} is not a cluster; give a KubeRayCluster, or what one CreateRayCluster "
+            f"has returned (of a mapped one by expand({name}=...))."
+        )
     rendered = copy(given)
     with _named(name):
         rendered.check()
@@ -68,16 +69,6 @@ def refuse_task(value: Any, name: str = "ray_cluster") -> None:
     if isinstance(task_id, str) and hasattr(value, "output"):
         raise SpecError(
             f"{name}: it is the task {task_id!r}, and not the cluster that it returns; add .output to it."
-        )
-
-
-def _refuse_several(given: Sequence[Any], name: str) -> None:
-    from airflow_provider_raybatch.cluster.kuberay.shared import is_shared
-
-    if any(isinstance(one, Mapping) and is_shared(one) for one in given):
-        raise SpecError(
-            f"{name}: a mapped CreateRayCluster has returned a list of {len(given)}, and a job runs on one "
-            f"cluster; map this task over them, with expand({name}=...)."
         )
 
 

@@ -142,19 +142,15 @@ async def _ready(
     )
 
 
-async def end_shared_cluster(
-    kubernetes: Kubernetes,
-    claim: ClusterClaim,
-    timeout: float = RELEASE_TIMEOUT,  # noqa: ASYNC109 - a loop that tells what is left
-) -> None:
+async def end_shared_cluster(kubernetes: Kubernetes, claim: ClusterClaim) -> None:
     """Delete a shared cluster, and wait until it is gone; also if it was gone already.
 
     :raises ClusterError: it does not go, or Kubernetes gives no answer.
     """
     async with kubernetes.api() as api:
-        left = await release(api, claim, timeout)
+        left = await release(api, claim)
     if left is not None:
-        raise ClusterError(f"{left}, {timeout:.0f} s after it was deleted.", FailureClass.STALLED)
+        raise ClusterError(f"{left}, {RELEASE_TIMEOUT:.0f} s after it was deleted.", FailureClass.STALLED)
 
 
 async def delete_all_of(

@@ -8,10 +8,11 @@ from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.rayjob import RayJobState, rayjob_state
-from airflow_provider_raybatch.cluster.kuberay.role import PROXY, SHARED_CLUSTERS, role_rules
+from airflow_provider_raybatch.cluster.kuberay.role import PROXY, SHARED_CLUSTERS
 from airflow_provider_raybatch.operators.ray_cluster import CreateRayCluster, DeleteRayCluster
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch
+from tests.support.kubernetes.role import role_rules
 from tests.support.kubernetes.world import World
 from tests.support.own_clusters import deferral, fired, go_on
 

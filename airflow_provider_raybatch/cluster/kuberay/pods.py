@@ -182,12 +182,6 @@ def _items(base: Any, patch: Any, field: str, path: str) -> list[Any]:
         if not isinstance(item, Mapping) or key not in item:
             raise SpecError(f"{path}: item {number} has no {key}, by which it is merged; give it.")
         place = next((i for i, one in enumerate(items) if one.get(key) == item[key]), None)
-        if place is None and field == "workerGroupSpecs" and "template" not in item:
-            known = ", ".join(repr(one.get(key)) for one in items) or "none"
-            raise SpecError(
-                f"{path}[{number}]: {key}: {item[key]!r} is not a group, as {known} are; "
-                "correct it, or give a template."
-            )
         if place is None:
             items.append(merged({}, item, path))
         else:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
 from airflow_provider_raybatch.cluster.kuberay.errors import ForbiddenError
@@ -15,28 +14,17 @@ ROLE_FILE = "docs/kubernetes_role.yaml"
 RAY_GROUP = "ray.io"
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """One verb on one resource.
 
     :param group: API group; empty for the core one.
-    :param why: what it is done for.
     :param only: the part of users who need it; empty for all.
     """
 
     verb: str
     resource: str
-    group: str
-    why: str
+    group: str = ""
     only: str = ""
-
-
-def _ray(verb: str, resource: str, why: str, only: str = "") -> Operation:
-    return Operation(verb, resource, RAY_GROUP, why, only)
-
-
-def _core(verb: str, resource: str, why: str, only: str = "") -> Operation:
-    return Operation(verb, resource, "", why, only)
 
 
 PROXY, BY_NAME, SHARED_CLUSTERS, KUEUE = "proxy", "name", "shared", "kueue"
@@ -44,22 +32,22 @@ PROXY, BY_NAME, SHARED_CLUSTERS, KUEUE = "proxy", "name", "shared", "kueue"
 has Kueue."""
 
 OPERATIONS = (
-    _ray("create", "rayjobs", "claims a cluster for a run"),
-    _ray("get", "rayjobs", "follows it, and finds the one of an earlier attempt"),
-    _ray("list", "rayjobs", "finds all clusters of a run, and what the sweeper may delete"),
-    _ray("patch", "rayjobs", "names the job on it, and moves its deadline"),
-    _ray("delete", "rayjobs", "gives the cluster back"),
-    _ray("get", "rayclusters", "why a cluster is not ready, and where its head is"),
-    _ray("list", "rayclusters", "whether a cluster that was given back is gone"),
-    _core("create", "secrets", "gives the cluster its token"),
-    _core("list", "pods", "why pods are pending, and how they ended"),
-    _core("list", "events", "the scheduler's and the kubelet's reasons"),
-    _core("get", "services/proxy", "reads from the dashboard through the API server", PROXY),
-    _core("create", "services/proxy", "submits and stops jobs through the API server", PROXY),
-    _core("update", "services/proxy", "uploads packages through the API server", PROXY),
-    _core("get", "secrets", "reads the token of that cluster, this one Secret alone", BY_NAME),
-    _core("get", "secrets", "reads the token of a cluster that another task has made", SHARED_CLUSTERS),
-    Operation("list", "workloads", "kueue.x-k8s.io", "why Kueue does not admit a cluster", KUEUE),
+    Operation("create", "rayjobs", RAY_GROUP),  # claims a cluster for a run
+    Operation("get", "rayjobs", RAY_GROUP),  # follows it, and finds the one of an earlier attempt
+    Operation("list", "rayjobs", RAY_GROUP),  # finds all clusters of a run, and what the sweeper may delete
+    Operation("patch", "rayjobs", RAY_GROUP),  # names the job on it, and moves its deadline
+    Operation("delete", "rayjobs", RAY_GROUP),  # gives the cluster back
+    Operation("get", "rayclusters", RAY_GROUP),  # why a cluster is not ready, and where its head is
+    Operation("list", "rayclusters", RAY_GROUP),  # whether a cluster that was given back is gone
+    Operation("create", "secrets"),  # gives the cluster its token
+    Operation("list", "pods"),  # why pods are pending, and how they ended
+    Operation("list", "events"),  # the scheduler's and the kubelet's reasons
+    Operation("get", "services/proxy", only=PROXY),  # reads from the dashboard through the API server
+    Operation("create", "services/proxy", only=PROXY),  # submits and stops jobs through the API server
+    Operation("update", "services/proxy", only=PROXY),  # uploads packages through the API server
+    Operation("get", "secrets", only=BY_NAME),  # reads the token of that cluster, this one Secret alone
+    Operation("get", "secrets", only=SHARED_CLUSTERS),  # the token of a cluster that another task has made
+    Operation("list", "workloads", "kueue.x-k8s.io", KUEUE),  # why Kueue does not admit a cluster
 )
 """Everything that is asked of an API server."""
 
@@ -68,7 +56,7 @@ async def check_rights(api: KubernetesApi, credentials: str, *only: str) -> None
     """Check the rights that a cluster needs until it is deleted, before it is created.
 
     :param credentials: where the credentials come from.
-    :param only: as for :func:`role_rules`.
+    :param only: of :data:`PROXY` and :data:`SHARED_CLUSTERS`, what is needed besides.
     :raises ForbiddenError: the Role lacks a verb.
     """
     needed = [one for one in OPERATIONS if not one.only or one.only in only]
@@ -79,23 +67,3 @@ async def check_rights(api: KubernetesApi, credentials: str, *only: str) -> None
             f"{credentials[:1].upper()}{credentials[1:]} may not {', '.join(missing)} in namespace "
             f"{api.namespace!r}; bind it to the Role in {ROLE_FILE}, or correct the namespace."
         )
-
-
-def role_rules(*only: str, secret: str = "") -> list[dict[str, Any]]:
-    """Rules of the Role, as in a manifest.
-
-    :param only: of :data:`PROXY`, :data:`BY_NAME`, :data:`SHARED_CLUSTERS` and :data:`KUEUE`: what the users
-        of the Role need besides.
-    :param secret: name of the one Secret that may be read, with :data:`BY_NAME`.
-    """
-    rules: dict[tuple[str, str, str], list[str]] = {}
-    for operation in OPERATIONS:
-        if operation.only and operation.only not in only:
-            continue
-        part = operation.only if operation.resource == "secrets" else ""
-        rules.setdefault((operation.group, operation.resource, part), []).append(operation.verb)
-    return [
-        {"apiGroups": [group], "resources": [resource], "verbs": verbs}
-        | ({"resourceNames": [secret]} if part == BY_NAME else {})
-        for (group, resource, part), verbs in rules.items()
-    ]

@@ -22,6 +22,7 @@ from airflow_provider_raybatch.cluster.kuberay.rayjob import (
     ClusterClaim,
     RayJobState,
 )
+from airflow_provider_raybatch.cluster.kuberay.readiness import rayjob_end
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.durations import in_words
@@ -160,12 +161,13 @@ async def keep(api: KubernetesApi, cluster: SharedRayCluster) -> str | None:
 
 
 def _why(rayjob: RayJobState | None, lease: float) -> str:
+    unused = f"no task had used it for {in_words(lease)}"
     if rayjob is None or rayjob.deleting:
-        return f"its RayJob was deleted, by a user or since no task had used it for {in_words(lease)}"
+        return f"its RayJob was deleted, by a user or since {unused}"
     if rayjob.reason == "PreRunningDeadlineExceeded":
-        return f"its lease is over, since no task had used it for {in_words(lease)}"
-    said = " ".join(rayjob.message.split()).rstrip(".")
-    return f"KubeRay ended it ({rayjob.reason or rayjob.deployment_status}{said and f': {said}'})"
+        return f"its lease is over, since {unused}"
+    _, told = rayjob_end(rayjob)
+    return told.rstrip(".")
 
 
 def _gone(cluster: SharedRayCluster, why: str) -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cluster.kuberay.rayjob import TERMINAL
-from airflow_provider_raybatch.cluster.kuberay.role import PROXY, SHARED_CLUSTERS, role_rules
+from airflow_provider_raybatch.cluster.kuberay.role import PROXY, SHARED_CLUSTERS
 from airflow_provider_raybatch.cluster.kuberay.sweep import GRACE
 from tests.support.kubernetes.clock import Clock, epoch_of
 from tests.support.kubernetes.credentials import write_kubeconfig
+from tests.support.kubernetes.role import role_rules
 from tests.support.kubernetes.world import World, world
 
 from . import processes

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.cluster.kuberay.role import PROXY, SHARED_CLUSTERS, role_rules
+from airflow_provider_raybatch.cluster.kuberay.role import PROXY, SHARED_CLUSTERS
 from airflow_provider_raybatch.dataset import open_dataset
 from tests.support.engine_log import Engine, engines
 from tests.support.kubernetes.place import Place
+from tests.support.kubernetes.role import role_rules
 from tests.support.kubernetes.world import World
 
 from .lake import Lake

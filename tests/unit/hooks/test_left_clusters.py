@@ -13,13 +13,13 @@ import pytest
 from airflow_provider_raybatch.cli.definition import main
 from airflow_provider_raybatch.cluster.kuberay.manifest import rayjob_manifest
 from airflow_provider_raybatch.cluster.kuberay.rayjob import SHARED, rayjob_name
-from airflow_provider_raybatch.cluster.kuberay.role import role_rules
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.kubernetes.clock import Clock, timestamp
 from tests.support.kubernetes.credentials import write_kubeconfig
 from tests.support.kubernetes.garbage import collect_all
 from tests.support.kubernetes.memory import set_status
+from tests.support.kubernetes.role import role_rules
 from tests.support.kubernetes.server import ApiServer
 from tests.support.kubernetes.web import serving
 from tests.support.programs import program

@@ -71,7 +71,7 @@ def test_patch_of_a_spec_is_checked() -> None:
     cluster = KubeRayCluster(
         spec={"rayVersion": "2.60.0", "headGroupSpec": HEAD}, patch={"workerGroupSpecs": [{"groupName": "a"}]}
     )
-    with pytest.raises(SpecError, match=r"^patch\.workerGroupSpecs\[0\]: groupName: 'a' is not a group, as "):
+    with pytest.raises(SpecError, match=r"^patch: workerGroupSpecs\[0\]: template\.spec\.containers: "):
         ray_cluster_spec(cluster, worker_counts(None, cluster))
 
 

@@ -35,7 +35,7 @@ from airflow_provider_raybatch.cluster.kuberay.reach import (
     existing_address,
     token_of,
 )
-from airflow_provider_raybatch.cluster.kuberay.role import PROXY, role_rules
+from airflow_provider_raybatch.cluster.kuberay.role import PROXY
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer as Server
 from airflow_provider_raybatch.contract.failures import SpecError
 from tests.support.approved import AssertSentences
@@ -43,6 +43,7 @@ from tests.support.fake_ray import FakeRay, Script
 from tests.support.fake_ray import serving as serving_ray
 from tests.support.kubernetes.credentials import tls_for, write_kubeconfig
 from tests.support.kubernetes.memory import MemoryKubernetes, set_status
+from tests.support.kubernetes.role import role_rules
 from tests.support.kubernetes.server import ApiServer
 from tests.support.kubernetes.web import WebServer, serving
 

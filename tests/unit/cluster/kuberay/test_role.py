@@ -28,12 +28,12 @@ from airflow_provider_raybatch.cluster.kuberay.role import (
     ROLE_FILE,
     SHARED_CLUSTERS,
     Operation,
-    role_rules,
 )
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer as Server
 from tests.support.fake_ray import FakeRay
 from tests.support.fake_ray import serving as serving_ray
 from tests.support.kubernetes.credentials import write_kubeconfig
+from tests.support.kubernetes.role import role_rules
 from tests.support.kubernetes.server import ApiServer
 from tests.support.kubernetes.web import serving
 

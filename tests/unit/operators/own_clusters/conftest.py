@@ -10,11 +10,12 @@ import pytest
 
 from airflow_provider_raybatch.cluster.kuberay import claim, lifecycle, waiting
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-from airflow_provider_raybatch.cluster.kuberay.role import PROXY, role_rules
+from airflow_provider_raybatch.cluster.kuberay.role import PROXY
 from airflow_provider_raybatch.places import keeping
 from tests.support.airflow_tasks import hurry
 from tests.support.batches import batch
 from tests.support.kubernetes.credentials import write_kubeconfig
+from tests.support.kubernetes.role import role_rules
 from tests.support.kubernetes.world import World, world
 from tests.support.own_clusters import Batch
 

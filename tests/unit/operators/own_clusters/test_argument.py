@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.kuberay.counts import WorkerCounts
 from airflow_provider_raybatch.cluster.kuberay.manifest import ray_cluster_spec
-from airflow_provider_raybatch.cluster.kuberay.role import BY_NAME, PROXY, role_rules
+from airflow_provider_raybatch.cluster.kuberay.role import BY_NAME, PROXY
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
@@ -18,6 +18,7 @@ from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch, left
 from tests.support.fake_ray import lasting
+from tests.support.kubernetes.role import role_rules
 from tests.support.kubernetes.world import World
 from tests.support.own_clusters import deferral, fired, go_on, heads, objects
 

@@ -68,7 +68,7 @@ def test_teardown_without_any_cluster_is_a_success(kubernetes: World) -> None:
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
-        ([{"lease": 600, "claim": {}}] * 2, r"returned a list of 2.*map this task over them, with expand\("),
+        ([{"lease": 600, "claim": {}}] * 2, r"is not a cluster; give .* \(of a mapped one by expand\("),
         ([], "the task 'create' has returned no cluster; clear it"),
     ],
     ids=["several", "none"],

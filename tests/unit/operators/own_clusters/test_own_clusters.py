@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-from airflow_provider_raybatch.cluster.kuberay.role import OPERATIONS, PROXY, Operation, role_rules
+from airflow_provider_raybatch.cluster.kuberay.role import OPERATIONS, PROXY, Operation
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from tests.support.airflow_tasks import Run
 from tests.support.batches import Died, die, failing, spec_of_job
 from tests.support.fake_ray import lasting
+from tests.support.kubernetes.role import role_rules
 from tests.support.kubernetes.world import World
 from tests.support.own_clusters import Batch, claims, deferral, fired, go_on, heads, objects, until
 
