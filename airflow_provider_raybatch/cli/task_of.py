@@ -126,10 +126,7 @@ def _article(kind: str) -> str:
 NO_DESTINATION = str(Path(tempfile.gettempdir()) / "raybatch-no-destination")
 """Stands for a destination that is not known: a folder that does not exist."""
 
-_OPTIONS = (
-    "source", "prompt", "system_prompt", "model", "chat_template", "sampling", "engine", "engine_args",
-    "destination", "reuse",
-)  # fmt: skip
+_OPTIONS = ("source", "prompt", "model", "engine", "destination")
 """Arguments of the operator that are options of their own."""
 _CONNECTIONS = ("aws_conn_id", "hf_conn_id")
 _OPTIONAL = frozenset({"destination", "reuse"})
@@ -272,20 +269,4 @@ def _given_arguments(options: Namespace) -> dict[str, Any]:
             given[name] = absolute(given[name])
     if "model" in given:
         given["model"] = absolute_folder(given["model"])
-    if "chat_template" in given and _is_file(given["chat_template"]):
-        given["chat_template"] = _text_of(given["chat_template"])
     return given
-
-
-def _text_of(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise SpecError(f"chat_template: {file} is not text in UTF-8; name a file with a template.") from None
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # too long for a path, or with a NUL character
-        return False

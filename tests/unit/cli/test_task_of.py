@@ -177,10 +177,10 @@ def test_an_index_that_no_instance_has(dag_file: Callable[[str], str], index: st
 
 def test_options_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "template.jinja").write_text("{{ messages }}")
     task = found(
         "--source", "a.csv", "s3://lake/b.csv", "--prompt", "{row.x}", "--model", "m",
-        "--chat-template", "template.jinja", "--sampling", '{"max_tokens": 4}', "--argument", "max_errors=3",
+        "--argument", "chat_template={{ messages }}", "--argument", 'sampling={"max_tokens": 4}',
+        "--argument", "max_errors=3",
     )  # fmt: skip
     assert task.spec.source == [f"{tmp_path}/a.csv", "s3://lake/b.csv"]
     assert task.spec.chat_template == "{{ messages }}"
@@ -193,13 +193,6 @@ def test_options_replace_those_of_the_task(dag_file: Callable[[str], str]) -> No
     task = found("--dag", file, "--source", "/mine.csv", "--argument", "limit=5", "--conn-id", "other")
     assert (task.spec.source, task.spec.limit, task.spec.prompt) == (["/mine.csv"], 5, "Label {row.name}")
     assert task.ray_conn_id == "other"
-
-
-def test_a_template_that_is_no_text(tmp_path: Path) -> None:
-    file = tmp_path / "template.jinja"
-    file.write_bytes(b"\xff\xfe{")
-    words = ("--source", "/a.csv", "--prompt", "{row.x}", "--model", "m", "--chat-template", str(file))
-    assert refused(*words).startswith(f"chat_template: {file} is not text in UTF-8")
 
 
 def test_options_that_cannot_be_used(assert_sentences: AssertSentences) -> None:
