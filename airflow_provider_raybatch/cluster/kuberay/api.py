@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 Kind = Literal["RayJob", "RayCluster", "Secret", "Pod", "Event", "Service", "Workload"]
 """A `Workload` (`kueue.x-k8s.io`, `v1beta1` or else `v1beta2`) is only listed, if the Role allows it: it says
-why Kueue does not admit a cluster. Where it is forbidden or not installed, events have to do.
+why Kueue does not admit a cluster.
 """
 
 Manifest = dict[str, Any]

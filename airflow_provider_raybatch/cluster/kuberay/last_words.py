@@ -99,7 +99,7 @@ def pod_end(pod: Pod, events: Sequence[PodEvent] = ()) -> Diagnosis | None:
     if not any(ended) and pod.ray is not None and pod.ray.last_ended is not None:
         ended = [container_end(pod.ray, pod.ray.last_ended)]
     if found := next((one for one in ended if one is not None), None):
-        return _with_probe(found, pod, events)
+        return found
     if pod.phase == "Failed" or (pod.head and pod.phase == "Succeeded"):
         return Diagnosis(
             FailureClass.INTERNAL, _joined(f"{pod.phase}: Ray ended without an error", pod.message)
@@ -138,30 +138,16 @@ def container_end(container: Container, ended: Ended | None) -> Diagnosis | None
     return Diagnosis(FailureClass.INTERNAL, told)
 
 
-def _with_probe(found: Diagnosis, pod: Pod, events: Sequence[PodEvent]) -> Diagnosis:
-    """Add that Kubernetes killed the container because it did not answer."""
-    killed = [
-        event.message
-        for event in events
-        if pod.is_meant_by(event) and event.reason == "Killing" and "liveness probe" in event.message
-    ]
-    if found.failure_class is not FailureClass.INTERNAL or not killed:
-        return found
-    return Diagnosis(found.failure_class, _joined(found.message.rstrip("."), killed[-1]))
-
-
 def _gone(events: Iterable[PodEvent]) -> list[tuple[bool, str, Diagnosis]]:
     """Of pods that KubeRay has deleted after their end, and of those that an event says went."""
     found: dict[str, tuple[bool, str, Diagnosis]] = {}
-    probed, explained = set(), set()
+    explained = set()
     for event in events:
         if event.kind == "Pod" and (event.reason in _POD_EVENTS or _NODE_REASONS.fullmatch(event.reason)):
             head = _HEAD.search(event.name) is not None
             role = "head" if head else "worker"
             found[event.name] = head, f"{role} pod {event.name}", _taken_away(event.reason, event.message)
             explained.add(event.name)
-        elif event.reason == "Killing" and "liveness probe" in event.message:
-            probed.add(event.name)
         elif told := _DELETED.search(event.message):
             role, name, phase, code, reason, message = told.groups()
             if name in explained:
@@ -171,8 +157,7 @@ def _gone(events: Iterable[PodEvent]) -> list[tuple[bool, str, Diagnosis]]:
             if code is None:
                 end: Diagnosis | None = _taken_away(phase, "ended without its container, as by its node")
             else:
-                ended = Ended(reason, int(code), text_of(message))
-                end = _deleted_end(container, ended, name in probed)
+                end = _deleted_end(container, Ended(reason, int(code), text_of(message)))
             if end is not None:
                 found[name] = role == "head", f"{role} pod {name}", end
     return list(found.values())
@@ -184,9 +169,9 @@ def gone_head(events: Iterable[PodEvent]) -> tuple[str, Diagnosis] | None:
     return heads[-1] if heads else None
 
 
-def _deleted_end(container: Container, ended: Ended, probed: bool) -> Diagnosis | None:
+def _deleted_end(container: Container, ended: Ended) -> Diagnosis | None:
     """How a pod ended that KubeRay has deleted since; its own status, which said more, is gone."""
-    if ended.exit_code in _KILLED and ended.reason != "OOMKilled" and not probed:
+    if ended.exit_code in _KILLED and ended.reason != "OOMKilled":
         told = f"killed from outside (exit code {ended.exit_code}), as when its node goes away"
         return Diagnosis(FailureClass.NODE_LOST, _joined(told, ended.message))
     return container_end(container, ended)

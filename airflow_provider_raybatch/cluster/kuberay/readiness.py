@@ -20,7 +20,6 @@ from airflow_provider_raybatch.cluster.kuberay.reasons import (
     ended_reason,
     pod_reason,
 )
-from airflow_provider_raybatch.cluster.kuberay.role import ROLE_FILE
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import count_of
 
@@ -158,9 +157,7 @@ def _reasons(job: RayJobState, seen: ClusterSeen) -> Iterable[tuple[str, Reason]
     """Why it waits, the part first that all others wait for."""
     of_job = f"RayJob {job.name}"
     if job.suspended and seen.rayjob is not None:
-        yield of_job, admission(seen.rayjob, seen.workloads, seen.events)
-        if seen.workloads is None:
-            yield of_job, Reason("unread", f"its Workload can't be read, so events say why; see {ROLE_FILE}")
+        yield of_job, admission(seen.rayjob, seen.workloads)
         return
     heads = [pod for pod in seen.pods if pod.head]
     of_cluster = f"RayCluster {job.ray_cluster}" if job.ray_cluster else of_job

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis
 from airflow_provider_raybatch.cluster.kuberay.last_words import container_end, pod_end
 from airflow_provider_raybatch.cluster.kuberay.pod_states import Container, Pod, PodEvent, text_of
+from airflow_provider_raybatch.cluster.kuberay.role import ROLE_FILE
 from airflow_provider_raybatch.contract.failures import FailureClass
 
 
@@ -89,22 +90,18 @@ _MAY_FIT = "insufficient unused quota"
 """Kueue's words for a flavor that is large enough, but in use."""
 
 
-def admission(
-    rayjob: Mapping[str, Any], workloads: Sequence[Mapping[str, Any]] | None, events: Sequence[PodEvent]
-) -> Reason:
+def admission(rayjob: Mapping[str, Any], workloads: Sequence[Mapping[str, Any]] | None) -> Reason:
     """Why a suspended RayJob waits.
 
     :param workloads: of the RayJob; ``None`` if they could not be read.
-    :param events: of the RayJob and of its Workload, the oldest first.
     """
     queue = ((rayjob.get("metadata") or {}).get("labels") or {}).get(QUEUE_LABEL) or ""
     if not queue:
         return Reason("suspended", "is suspended (spec.suspend), and starts once that is undone")
-    why, told = _of_workload(workloads) if workloads else ("", "")
-    latest = [one for one in events if one.kind == "Workload" or one.reason in {"Stopped", "Suspended"}]
-    if not told and latest:
-        why, told = latest[-1].reason, latest[-1].message
     where = f"waits for Kueue to admit it from the queue {queue!r}"
+    if workloads is None:
+        return Reason("unread", f"{where}; its Workload, which says why, can't be read; see {ROLE_FILE}")
+    why, told = _of_workload(workloads[-1].get("status") or {}) if workloads else ("", "")
     if not told:
         remedy = (
             f"look whether the namespace has a LocalQueue {queue!r} (kueue_queue) with quota, and Kueue's "
@@ -118,9 +115,8 @@ def admission(
     return Reason(told, f"{where}: {told}", remedy, _USER if never else None)
 
 
-def _of_workload(workloads: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def _of_workload(status: Mapping[str, Any]) -> tuple[str, str]:
     """Kueue's reason and message."""
-    status = workloads[-1].get("status") or {}
     for check in status.get("admissionChecks") or ():
         if check.get("state") in {"Pending", "Retry", "Rejected"} and check.get("message"):
             return "", text_of(f"{check.get('name')}: {check['message']}")

@@ -188,15 +188,11 @@ class Session:
 
     def _transport_error(self, asked: Asked, error: Exception) -> ClusterError:
         url, cause = self._server.shown, tls_cause(error)
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return TlsError(
-                f"The certificate of the Kubernetes API server at {url} is not trusted "
-                f"({cause.verify_message}); correct `certificate-authority` in {self._server.credentials}."
-            )
         if cause is not None and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            why = getattr(cause, "verify_message", None) or cause.reason or cause
             return TlsError(
-                f"TLS with the Kubernetes API server at {url} failed ({cause.reason or cause}); correct its "
-                f"address and the client certificate in {self._server.credentials}."
+                f"TLS with the Kubernetes API server at {url} failed ({why}); correct its address, "
+                f"`certificate-authority` and the client certificate in {self._server.credentials}."
             )
         what = plain_reason(error)
         return KubernetesUnreachableError(

@@ -40,7 +40,6 @@ _MOST_POD_EVENTS = 4
 _MOST_GONE_WORKERS = 8
 _HEAD = re.compile(r"Created head [Pp]od [^/\s]+/(\S+)")
 _WORKER = re.compile(r"Created worker [Pp]od [^/\s]+/(\S+)")
-_WORKLOAD = re.compile(r"Created Workload: [^/\s]+/(\S+)")
 
 _OF_PODS = frozenset({"AppFailed", "JobStatusCheckTimeoutExceeded", ""})
 """Reasons of a RayJob's end that its pods explain better."""
@@ -122,9 +121,7 @@ async def observe(api: KubernetesApi, claim: ClusterClaim) -> ClusterSeen:
         return ClusterSeen(None, now=api.now())
     job = rayjob_state(rayjob)
     if job.suspended:
-        events = await _events(api, [job.name])
-        workloads, of_workload = await _workloads(api, job, events)
-        return ClusterSeen(rayjob, None, (), [*events, *of_workload], workloads, api.now())
+        return ClusterSeen(rayjob, workloads=await _workloads(api, job), now=api.now())
     ray_cluster = await api.get("RayCluster", job.ray_cluster) if job.ray_cluster else None
     if ray_cluster is None:
         return ClusterSeen(rayjob, events=await _events(api, [job.name]), now=api.now())
@@ -173,15 +170,12 @@ async def _events(api: KubernetesApi, names: Iterable[str]) -> list[PodEvent]:
     return events_of(event for manifests in answers for event in manifests)
 
 
-async def _workloads(
-    api: KubernetesApi, job: RayJobState, events: Iterable[PodEvent]
-) -> tuple[list[Manifest] | None, list[PodEvent]]:
-    """What Kueue says of a RayJob: its Workload, or where that can't be read, the Workload's events."""
+async def _workloads(api: KubernetesApi, job: RayJobState) -> list[Manifest] | None:
+    """What Kueue says of a RayJob; ``None`` if that can't be read."""
     try:
-        return await api.list("Workload", labels=f"{JOB_LABEL}={job.uid}"), []
+        return await api.list("Workload", labels=f"{JOB_LABEL}={job.uid}")
     except (ForbiddenError, NoSuchKindError):
-        names = [found[1] for event in events if (found := _WORKLOAD.search(event.message))]
-        return None, await _events(api, names[-1:])
+        return None
 
 
 def _later(state: WaitingState, why: str, tell: Callable[[str], None]) -> WaitingState:

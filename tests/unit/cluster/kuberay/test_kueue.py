@@ -10,7 +10,6 @@ from tests.support.approved import AssertSentences
 from tests.support.kubernetes.judged import judged
 from tests.support.kubernetes.seen import (
     JOB,
-    event,
     rayjob,
 )
 
@@ -45,14 +44,10 @@ TOO_MUCH = (
 
 
 def test_why_kueue_does_not_admit(assert_sentences: AssertSentences) -> None:
-    def told(reason: str = "", message: str = "", *, readable: bool = True, after: float = 20.0) -> str:
-        found = judged(
-            job=suspended(),
-            workloads=[workload(message, reason)] if readable and reason else None,
-            events=[event(reason, message, "w", "Workload")] if reason else [],
-            cluster=None,
-            after=after,
-        )
+    def told(*given: str) -> str:
+        reason, message = given or ("", "")
+        workloads = [workload(message, reason)] if given else None
+        found = judged(job=suspended(), workloads=workloads, cluster=None)
         kind = f" [{found.failure_class.value}]" if found.failure_class else ""
         return f"{found.verdict}{kind}: {found.message or ' '.join(found.lines)}"
 
@@ -60,7 +55,7 @@ def test_why_kueue_does_not_admit(assert_sentences: AssertSentences) -> None:
 
 
 def test_queue_without_kueue_says_what_to_look_at() -> None:
-    found = judged(job=suspended(), cluster=None, after=90)
+    found = judged(job=suspended(), workloads=[], cluster=None, after=90)
     assert found.state.latest.endswith("lists the integration ray.io/rayjob.")
 
 
