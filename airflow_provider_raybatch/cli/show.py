@@ -24,7 +24,7 @@ from airflow_provider_raybatch.storage.folder import Folder, folder
 
 _POLL = 1.0
 _BATCH = 1024
-_OF_DEAD_LETTERS = ("ordinal", "step", "reason", "row")
+_OF_DEAD_LETTERS: tuple[str, ...] = ("ordinal", "step", "reason", "row")
 
 
 def show(options: Namespace) -> None:
@@ -62,10 +62,11 @@ def _tell(notice: Notice) -> None:
 
 
 def _show_dataset(dataset: Dataset, options: Namespace) -> None:
-    manifest = dataset.manifest
+    manifest, first = dataset.manifest, _OF_DEAD_LETTERS
+    found: Iterator[Row]
     if options.failed:
         found = letters(manifest, s3_access(manifest.dead_letter_uri or "", options.aws_conn_id))
-        first, total, what = _OF_DEAD_LETTERS, manifest.counts.error, "failed row"
+        total, what = manifest.counts.error, "failed row"
     else:
         found = _rows(dataset, options.limit)
         first, total, what = _responses(manifest), manifest.counts.dataset_rows, "row"

@@ -102,7 +102,7 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
 
 def _texts(name: str, value: Any) -> None:
     for key, text in _mapping(name, value).items():
-        if not isinstance(key, str) or not isinstance(text, str):
+        if not all(isinstance(one, str) for one in (key, text)):
             raise _refusal(f"{name}: {key}", text, "text", "give names and values as text")
 
 

@@ -13,15 +13,13 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, UserClusterError
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi, Manifest
 from airflow_provider_raybatch.cluster.kuberay.decide import ClusterDecision, decide_cluster
 from airflow_provider_raybatch.cluster.kuberay.errors import (
-    ForeignClusterError,
     InvalidObjectError,
     KubernetesUnreachableError,
     ObjectExistsError,
-    OldKubeRayError,
 )
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
     RELEASE_TIMEOUT,
@@ -110,8 +108,8 @@ async def claim_cluster(
     :param least: number of a new cluster at least, where earlier ones of this run are known to be over.
     :param timeout: seconds that each RayJob has to go, which is replaced or being deleted.
     :raises StaleStateError: there is a cluster for other arguments and `on_stale_state` is ``fail``.
-    :raises ForeignClusterError: a RayJob with the run's label or name is not the run's.
-    :raises OldKubeRayError: KubeRay does not know the deadline of a cluster without a job.
+    :raises UserClusterError: a RayJob with the run's label or name is not the run's, or KubeRay does not know
+        the deadline of a cluster without a job.
     :raises ClusterError: a RayJob does not go, with the class ``stalled``.
     """
     reason, unanswered = "", 0
@@ -164,7 +162,7 @@ async def _decided(api: KubernetesApi, key: SubmissionKey, plan: ClusterPlan, le
 
 def _refusal(decision: ClusterDecision) -> ClusterError:
     if decision.foreign:
-        return ForeignClusterError(f"{decision.reason}; delete it, and clear the task.")
+        return UserClusterError(f"{decision.reason}; delete it, and clear the task.")
     return stale(Resolution(decision.action, decision.reason))
 
 
@@ -235,7 +233,7 @@ async def _created(
 async def _check_own(api: KubernetesApi, key: SubmissionKey, name: str) -> None:
     found = await asked(lambda: api.get("RayJob", name))
     if found is not None and rayjob_state(found).run_token != key.run_token:
-        raise ForeignClusterError(
+        raise UserClusterError(
             f"RayJob {name} in namespace {api.namespace} has the name of a cluster of {key.task}, but not "
             "its annotations; delete it, and clear the task."
         )
@@ -261,8 +259,8 @@ async def _wait_until_gone(api: KubernetesApi, rayjobs: Sequence[RayJobState], s
             raise ClusterError(f"{left}, {seconds:.0f} s after it was deleted.", FailureClass.STALLED)
 
 
-def _old(api: KubernetesApi) -> OldKubeRayError:
-    return OldKubeRayError(
+def _old(api: KubernetesApi) -> UserClusterError:
+    return UserClusterError(
         f"KubeRay of namespace {api.namespace} does not know {_PRE_RUNNING}, without which a cluster could "
         "stay for ever; install KubeRay 1.6 or newer with its CRDs."
     )

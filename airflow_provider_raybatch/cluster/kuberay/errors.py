@@ -45,14 +45,6 @@ class ChangedObjectError(ClusterError):
     """409 on a patch or delete: the object is another one than the caller has seen, or has changed since."""
 
 
-class OldKubeRayError(UserClusterError):
-    """KubeRay below 1.6: a cluster whose Airflow dies before it submits a job would stay for ever."""
-
-
-class ForeignClusterError(UserClusterError):
-    """A RayJob has a run's name or label, and can't be proven to be the run's."""
-
-
 class ClusterOverError(ClusterError):
     """The only job of a cluster is over without a result, or lost: the run goes on with its next cluster."""
 

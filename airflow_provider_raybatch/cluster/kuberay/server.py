@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,9 +48,6 @@ class ApiServer:
 FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts a pod's token, CA bundle and namespace."""
 
-_READ_AGAIN = 60.0
-"""Seconds; Kubernetes puts a new token there each hour, well before the old one expires."""
-
 
 def pod_server() -> ApiServer | None:
     """The API server of this pod's cluster; ``None`` outside of pods. Reads files, so it blocks."""
@@ -75,12 +71,10 @@ def pod_server() -> ApiServer | None:
 
 
 class TokenFile:
-    """A bearer token in a file that others replace."""
+    """A bearer token in a file that others replace, so each request reads it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._header: str | None = None
-        self._read_again = 0.0
 
     @property
     def identity(self) -> str:
@@ -89,20 +83,13 @@ class TokenFile:
 
     async def header(self) -> str | None:
         """See :class:`~airflow_provider_raybatch.cluster.jobs_api.access.Login`."""
-        if self._header is None or time.monotonic() >= self._read_again:
-            try:
-                token = (await asyncio.to_thread(self._path.read_text)).strip()
-            except (OSError, UnicodeDecodeError) as error:
-                if self._header is not None:
-                    return self._header  # until the server refuses it
-                raise KubernetesLoginError(
-                    f"The service account's token {str(self._path)!r} can't be read ({error}); mount it into "
-                    "this pod (`automountServiceAccountToken: true`)."
-                ) from None
-            self._header, self._read_again = f"Bearer {token}", time.monotonic() + _READ_AGAIN
-        return self._header
+        try:
+            return f"Bearer {(await asyncio.to_thread(self._path.read_text)).strip()}"
+        except (OSError, UnicodeDecodeError) as error:
+            raise KubernetesLoginError(
+                f"The service account's token {str(self._path)!r} can't be read ({error}); mount it into "
+                "this pod (`automountServiceAccountToken: true`)."
+            ) from None
 
     def refused(self, header: str | None) -> None:
-        """See :class:`~airflow_provider_raybatch.cluster.jobs_api.access.Login`."""
-        if header == self._header:
-            self._header = None
+        """The next request reads the file again anyway."""

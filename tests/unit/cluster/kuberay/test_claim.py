@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, StaleStateError
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, StaleStateError, UserClusterError
 from airflow_provider_raybatch.cluster.kuberay.claim import claim_cluster
 from airflow_provider_raybatch.cluster.kuberay.errors import (
-    ForeignClusterError,
     InvalidObjectError,
     KubernetesUnreachableError,
-    OldKubeRayError,
 )
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import bound
 from airflow_provider_raybatch.cluster.kuberay.rayjob import FOR_EVER, RUN_TOKEN, RayJobState, rayjob_name
@@ -152,7 +150,7 @@ async def test_a_stranger_of_our_name_is_left_alone(kubernetes: Kubernetes) -> N
     manifest["metadata"]["labels"] = {}
     manifest["metadata"]["annotations"] = {}
     await kubernetes.api.create(manifest)
-    with pytest.raises(ForeignClusterError, match=f"RayJob {NAMES[0]} in namespace default .*delete it"):
+    with pytest.raises(UserClusterError, match=f"RayJob {NAMES[0]} in namespace default .*delete it"):
         await claim_cluster(kubernetes.api, KEY, plan())
     assert kubernetes.names("RayJob") == NAMES[:1]
 
@@ -160,14 +158,14 @@ async def test_a_stranger_of_our_name_is_left_alone(kubernetes: Kubernetes) -> N
 async def test_a_cluster_that_lost_its_annotations_is_told(kubernetes: Kubernetes) -> None:
     await claim_cluster(kubernetes.api, KEY, plan())
     await kubernetes.api.patch("RayJob", NAMES[0], {"metadata": {"annotations": {RUN_TOKEN: None}}})
-    with pytest.raises(ForeignClusterError, match=r"has this run's label, .*; delete it, and clear the task"):
+    with pytest.raises(UserClusterError, match=r"has this run's label, .*; delete it, and clear the task"):
         await claim_cluster(kubernetes.api, KEY, plan())
     assert kubernetes.names("RayJob") == NAMES[:1]
 
 
 async def test_old_kuberay_is_refused_and_nothing_is_left() -> None:
     kubernetes = Kubernetes("1.5.2")
-    with pytest.raises(OldKubeRayError, match=r"install KubeRay 1\.6 or newer"):
+    with pytest.raises(UserClusterError, match=r"install KubeRay 1\.6 or newer"):
         await claim_cluster(kubernetes.api, KEY, plan())
     assert kubernetes.names("RayJob") == []
 
@@ -180,7 +178,7 @@ async def test_old_kuberay_that_drops_the_field_is_refused(kubernetes: Kubernete
         del manifest["spec"]["preRunningDeadlineSeconds"]
         return manifest
 
-    with pytest.raises(OldKubeRayError, match="preRunningDeadlineSeconds"):
+    with pytest.raises(UserClusterError, match="preRunningDeadlineSeconds"):
         await claim_cluster(kubernetes.api, KEY, plan(manifest_of=without_deadline))
     assert kubernetes.names("RayJob") == []
 
