@@ -94,8 +94,7 @@ def data_curation() -> None:
         """Drop documents that need no model."""
         from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilter
         from airflow_provider_raybatch.workflows.raw_documents import Unbroken, read_raw
-        from airflow_provider_raybatch.workflows.sift import sift
-        from airflow_provider_raybatch.workflows.tokens import count_tokens
+        from airflow_provider_raybatch.workflows.sift import count_tokens, sift
         from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
         documents = count_tokens(read_raw(SOURCES, ["text"], AWS_CONN_ID))
@@ -139,14 +138,17 @@ def data_curation() -> None:
         outlet_events: Any,
         embedded: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
+        from airflow_provider_raybatch.workflows.answers import failed_rows
         from airflow_provider_raybatch.workflows.card import Card
-        from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
-        from airflow_provider_raybatch.workflows.failed_rows import failed_rows
+        from airflow_provider_raybatch.workflows.duplicates import (
+            ExactDuplicates,
+            NearDuplicates,
+            SemanticDuplicates,
+        )
         from airflow_provider_raybatch.workflows.filters import Threshold
         from airflow_provider_raybatch.workflows.funnel import Funnel
         from airflow_provider_raybatch.workflows.rows import Rows
         from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
-        from airflow_provider_raybatch.workflows.semantic_duplicates import SemanticDuplicates
         from airflow_provider_raybatch.workflows.sift import sift
         from airflow_provider_raybatch.workflows.writer import DatasetWriter
 

@@ -175,11 +175,10 @@ def nightly_synthetic_data() -> None:
     def accept(written: dict[str, Any], folder: str, night: str, params: dict[str, Any]) -> dict[str, Any]:
         """Write accepted rows as a new version of one dataset, rejected ones with reasons, and a card."""
         from airflow_provider_raybatch.workflows.accepted import Accepted, remember
+        from airflow_provider_raybatch.workflows.answers import failed_rows, first_values
         from airflow_provider_raybatch.workflows.card import Card
         from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
-        from airflow_provider_raybatch.workflows.failed_rows import failed_rows
         from airflow_provider_raybatch.workflows.filters import Threshold
-        from airflow_provider_raybatch.workflows.first_values import first_values
         from airflow_provider_raybatch.workflows.funnel import Funnel
         from airflow_provider_raybatch.workflows.minhash import Shingles
         from airflow_provider_raybatch.workflows.rows import Rows

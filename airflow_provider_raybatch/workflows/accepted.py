@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.dataset import s3_credentials
 from airflow_provider_raybatch.dataset.filesystem import arrow_filesystem
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
-from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.minhash import (
     ALGORITHM,
@@ -24,9 +25,9 @@ from airflow_provider_raybatch.workflows.minhash import (
     Signatures,
     signatures,
 )
-from airflow_provider_raybatch.workflows.places import destination, place
 from airflow_provider_raybatch.workflows.rows import Rows, require
 from airflow_provider_raybatch.workflows.sift import joined_texts
+from airflow_provider_raybatch.workflows.writer import folder_to_write
 
 _DIGEST_BYTES = 16
 _MADE_BY = b"raybatch"
@@ -49,7 +50,7 @@ class Accepted:
     """
 
     def __init__(self, index: str, night: str, aws_conn_id: str | None = None) -> None:
-        folder = place(index, aws_conn_id)
+        there = folder(index, s3_credentials(index, aws_conn_id))
         own = _file_name(night)
         self.digests: list[bytes] = []
         self.nights: list[str] = []
@@ -58,10 +59,10 @@ class Accepted:
         blocks: list[Signatures] = [np.empty((0, PERMUTATIONS), np.uint8)]
         self._made_by: dict[str, object] | None = None
         self._index = index
-        for entry in folder.list():
+        for entry in there.list():
             if entry.path == own or not entry.path.endswith(".parquet"):
                 continue
-            table = self._read(folder, entry.path)
+            table = self._read(there, entry.path)
             self._starts.append(len(self.digests))
             self.nights.append(unquote(entry.path.removesuffix(".parquet")))
             self.digests += table["digest"].to_pylist()
@@ -94,10 +95,10 @@ class Accepted:
                     f"they are {wanted[field]!r}; use the same, or another folder for the index."
                 )
 
-    def _read(self, folder: Folder, path: str) -> pa.Table:
+    def _read(self, place: Folder, path: str) -> pa.Table:
         try:
             table = pq.read_table(
-                path, filesystem=arrow_filesystem(folder), page_checksum_verification=True, use_threads=False
+                path, filesystem=arrow_filesystem(place), page_checksum_verification=True, use_threads=False
             )
             made_by = json.loads(table.schema.metadata[_MADE_BY])
         except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
@@ -130,7 +131,7 @@ def remember(
     :param id_column: column that names a row in the reasons of later runs.
     :raises WorkflowError: a column is missing, or `index` is not the location of a folder.
     """
-    folder = destination(index, aws_conn_id, "index")
+    place = folder_to_write(index, aws_conn_id, "index")
     require(accepted.schema, id_column, "id_column")
     shingles = shingles or Shingles()
     schema = pa.schema(
@@ -146,7 +147,7 @@ def remember(
             arrays = [pa.array(one, type) for one, type in zip(of_index, schema.types, strict=True)]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
             count += batch.num_rows
-    folder.write(_file_name(night), with_footer_checksum(sink.getvalue()))
+    place.write(_file_name(night), with_footer_checksum(sink.getvalue()))
     return count
 
 

@@ -12,8 +12,8 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import Result
 from airflow_provider_raybatch.report.markdown import fenced, line, markdown_table
 from airflow_provider_raybatch.workflows.funnel import Funnel
-from airflow_provider_raybatch.workflows.places import destination
 from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.writer import folder_to_write
 
 _STEPS = (
     "asked", "skipped", "ok", "rejected", "errors", "resumed", "reused",
@@ -137,7 +137,7 @@ class Card:
         :returns: `card_uri` and `card_markdown_uri`.
         :raises WorkflowError: `folder` is not the location of a folder.
         """
-        place = destination(folder, aws_conn_id, "folder")
+        place = folder_to_write(folder, aws_conn_id, "folder")
         document = json.dumps(self.as_json(), ensure_ascii=False, indent=1, default=str)
         place.write(f"{name}.md", self.as_markdown().encode())
         place.write(f"{name}.json", document.encode())

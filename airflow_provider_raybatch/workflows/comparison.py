@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report.markdown import markdown_table
 from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.places import destination
 from airflow_provider_raybatch.workflows.statistics import Comparison, Interval, compare, mean_interval
+from airflow_provider_raybatch.workflows.writer import folder_to_write
 
 Scores: TypeAlias = Mapping[str, Mapping[str, float]]
 """By metric and question."""
@@ -225,7 +225,7 @@ class ComparisonReport:
         :returns: the location of each, such as `html_uri`.
         :raises WorkflowError: `folder` is not the location of a folder.
         """
-        place = destination(folder, aws_conn_id, "folder")
+        place = folder_to_write(folder, aws_conn_id, "folder")
         contents = {
             "md": self.as_markdown().encode(),
             "json": json.dumps(self.as_json(), ensure_ascii=False, indent=1).encode(),

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError, SpecError
 from airflow_provider_raybatch.dataset import DatasetError
+from airflow_provider_raybatch.storage.errors import StorageError
 
 
 class WorkflowError(RaybatchError):
@@ -18,8 +19,8 @@ class WorkflowError(RaybatchError):
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Around what reads a finished dataset: its error becomes one of a step, of the same class."""
+    """Around what reads a dataset or a source: its error becomes one of a step, of the same class."""
     try:
         yield
-    except (DatasetError, SpecError) as error:
+    except (DatasetError, PreflightError, SpecError, StorageError) as error:
         raise WorkflowError(str(error), error.failure_class) from error

@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read raw documents from JSON lines, CSV and Parquet; a broken row becomes a row with a reason."""
+"""Read raw documents as a job reads its source; a broken row becomes a row with a reason."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.places import files_at
+from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, check_location
+from airflow_provider_raybatch.dataset import s3_credentials
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.listing import resolve
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.survey import cut, survey
+from airflow_provider_raybatch.job.input.table import as_text
+from airflow_provider_raybatch.workflows.errors import WorkflowError, reading
 from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column
 
 _BATCH_ROWS = 2048
-_BATCH_BYTES = 16 * 1024 * 1024
-LONGEST_LINE = 64 * 1024 * 1024
-"""Bytes. A longer line is a broken row, and the rest of it is skipped."""
 
 
 def read_raw(
@@ -27,12 +26,13 @@ def read_raw(
 ) -> Iterator[pa.RecordBatch]:
     """Documents with these columns as text, and `source`, `line`, `origin` and `broken`.
 
-    :param sources: files or folders, local or ``s3://``; ``*.jsonl``, ``*.csv`` (UTF-8, with a header) and
-        ``*.parquet`` are read, other files are ignored.
+    :param sources: files, folders or globs, local or ``s3://``, as of an operator's `source`; the files of
+        one of them have one format.
     :param columns: to read; a value that is not text is written as JSON; a missing one is null.
     :returns: batches; `source` is the file, `line` the number of the row in it, from 1, `origin` both as one
         name, and `broken` the error of a broken row, else null. The first batch is empty.
-    :raises WorkflowError: there is no such file, or a Parquet or CSV file lacks a column or can't be read.
+    :raises WorkflowError: there is no such file, its rows can't be told apart, or one that is not JSON lines
+        lacks a column.
     """
     schema = pa.schema([
         *((name, pa.string()) for name in columns),
@@ -48,17 +48,12 @@ def read_raw(
         )
     yield pa.RecordBatch.from_pylist([], schema=schema)
     for source in sources:
-        folder, files = files_at(source, aws_conn_id, "sources")
-        known = [(one, _READERS[kind]) for one in files if (kind := one.path.rpartition(".")[2]) in _READERS]
-        if not known:
-            raise WorkflowError(
-                f"sources: there is no .jsonl, .csv or .parquet file at {source!r}; correct the location, or "
-                "leave the source out."
-            )
-        for entry, read in known:
-            uri = f"{folder.uri}/{entry.path}"
-            with folder.open(entry.path, entry.size) as stream:
-                yield from _batches(read(stream, columns, uri), uri, schema)
+        try:
+            check_location(source, DESTINATION_SCHEMES)
+        except ValueError as error:
+            raise WorkflowError(f"sources: {error}.") from None
+        with reading():
+            yield from _documents(source, schema, list(columns), aws_conn_id)
 
 
 class Unbroken:
@@ -73,95 +68,27 @@ class Unbroken:
         return Checked(batch, [None if why is None else Drop("broken_row", why) for why in broken])
 
 
-def _json_rows(stream: BinaryIO, columns: Sequence[str], _uri: str) -> Iterator[dict[str, Any]]:
-    while line := stream.readline(LONGEST_LINE):
-        if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-            while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
-                pass
-            yield {"broken": f"the line is longer than {LONGEST_LINE // 2**20} MiB"}
-            continue
-        if not line.strip():
-            yield {}
-            continue
-        try:
-            value = json.loads(line.decode())
-            if not isinstance(value, dict):
-                raise ValueError(f"it is a {type(value).__name__} and not an object")
-            row = {name: _as_text(value.get(name)) for name in columns}
-        except (ValueError, RecursionError) as error:
-            yield {"broken": f"the line is not a JSON object ({str(error)[:120]})"}
-            continue
-        yield row
-
-
-def _csv_rows(stream: BinaryIO, columns: Sequence[str], uri: str) -> Iterator[dict[str, Any]]:
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    # Bytes that are not UTF-8 become lone surrogates, which no valid text has.
-    reader = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline=""))
-    header = next(reader, None)
-    if header is None:
-        return
-    _require(columns, header, uri)
-    while True:
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield {"broken": f"the row is not CSV ({error})"}
-            continue
-        if fields and len(fields) != len(header):
-            count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
-            yield {"broken": f"the row has {count}, and the header has {len(header)}"}
-            continue
-        try:
-            row = dict(zip(header, fields, strict=False))
-            yield {name: _as_text(row[name]) for name in columns} if fields else {}
-        except ValueError as error:
-            yield {"broken": f"the row is not UTF-8 ({str(error)[:120]})"}
-
-
-def _parquet_rows(stream: BinaryIO, columns: Sequence[str], uri: str) -> Iterator[dict[str, Any]]:
-    try:
-        parquet = pq.ParquetFile(stream, page_checksum_verification=True)
-        _require(columns, parquet.schema_arrow.names, uri)
-        for batch in parquet.iter_batches(256, columns=list(columns), use_threads=False):
-            for row in batch.to_pylist():
-                yield {name: _as_text(value) for name, value in row.items()}
-    except (ValueError, OSError) as error:
-        raise WorkflowError(
-            f"sources: {uri} can't be read as Parquet ({error}); remove it or write it again."
-        ) from error
-
-
-_READERS = {"jsonl": _json_rows, "csv": _csv_rows, "parquet": _parquet_rows}
-
-
-def _require(columns: Sequence[str], present: Sequence[str], uri: str) -> None:
-    if missing := [name for name in columns if name not in present]:
-        raise WorkflowError(
-            f"columns: {missing[0]!r} is not in {uri}, which has {', '.join(present)}; correct the name."
-        )
-
-
-def _as_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text.encode()  # Half a surrogate pair is not a character; this raises a ValueError.
-    return text
-
-
-def _batches(rows: Iterator[dict[str, Any]], uri: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    waiting: list[dict[str, Any]] = []
-    size = 0
-    for line, row in enumerate(rows, 1):
-        if not row:
-            continue  # A blank line.
-        waiting.append({**row, "source": uri, "line": line, "origin": f"{uri}:{line}"})
-        size += sum(len(value) for value in row.values() if value)
-        if len(waiting) == _BATCH_ROWS or size > _BATCH_BYTES:
-            yield pa.RecordBatch.from_pylist(waiting, schema=schema)
-            waiting, size = [], 0
-    if waiting:
-        yield pa.RecordBatch.from_pylist(waiting, schema=schema)
+def _documents(
+    source: str, schema: pa.Schema, columns: list[str], aws_conn_id: str | None
+) -> Iterator[pa.RecordBatch]:
+    credentials = s3_credentials(source, aws_conn_id)
+    listing = resolve(InputArguments(source=[source]), credentials)
+    found = survey(listing, credentials)
+    for file, present in zip(listing.files, found.schemas, strict=True):
+        missing = [name for name in columns if present and name not in present.names]  # none of an empty CSV
+        if missing:
+            raise WorkflowError(
+                f"columns: {missing[0]!r} is not in {file.uri}, which has {', '.join(present.names)}; "
+                "correct the name."
+            )
+    reader, firsts = Reader(listing, columns, credentials, whole=False), dict[int, int]()
+    for chunk in cut(found, _BATCH_ROWS, None):
+        uri, rows = listing.files[chunk.file].uri, []
+        first = chunk.ordinal - firsts.setdefault(chunk.file, chunk.ordinal)
+        for line, row in enumerate(reader.read(chunk).rows, first + 1):
+            if isinstance(row, BadRow):
+                texts: dict[str, str | None] = {"broken": row.reason}
+            else:
+                texts = {name: as_text(row.get(name)) for name in columns}
+            rows.append({**texts, "source": uri, "line": line, "origin": f"{uri}:{line}"})
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.location import s3_prefix
 from airflow_provider_raybatch.dataset import Result
 from airflow_provider_raybatch.dataset.opening import open_files
 from airflow_provider_raybatch.workflows.errors import WorkflowError, reading
-from airflow_provider_raybatch.workflows.places import destination
+from airflow_provider_raybatch.workflows.writer import folder_to_write
 
 
 def copy_manifest(
@@ -36,7 +36,7 @@ def copy_manifest(
         for file in dataset.files
         if file.rows
     ]
-    place = destination(folder, aws_conn_id, "folder")
+    place = folder_to_write(folder, aws_conn_id, "folder")
     place.write(f"{name}.json", json.dumps({"entries": entries}, indent=1).encode())
     parts = s3_prefix(place.uri)
     key = f"{parts['key_prefix']}{name}.json"

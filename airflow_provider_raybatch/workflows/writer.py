@@ -18,12 +18,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
+from airflow_provider_raybatch.contract.location import checked_folder
 from airflow_provider_raybatch.contract.manifest import Column, ManifestFile
+from airflow_provider_raybatch.dataset import s3_credentials
 from airflow_provider_raybatch.dataset.derived import DerivedManifest
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.places import destination as destination_folder
 
 PART_BYTES = 64 * 1024 * 1024
 """Approximate size of a part, in compressed bytes."""
@@ -40,6 +42,19 @@ _PARTITION_TYPES = (
     pa.types.is_date,
 )
 """Types whose values can be written into a path and read back."""
+
+
+def folder_to_write(uri: str, aws_conn_id: str | None, field: str) -> Folder:
+    """The folder at `uri`, which need not exist.
+
+    :param field: the argument that an error names.
+    :raises WorkflowError: `uri` is not the location of a folder.
+    """
+    try:
+        uri = checked_folder(uri)
+    except ValueError as error:
+        raise WorkflowError(f"{field}: {error}.") from None
+    return folder(uri, s3_credentials(uri, aws_conn_id))
 
 
 @dataclass
@@ -75,7 +90,7 @@ class DatasetWriter:
     def __init__(
         self, destination: str, aws_conn_id: str | None = None, partition_by: Sequence[str] = ()
     ) -> None:
-        self._folder = destination_folder(destination, aws_conn_id)
+        self._folder = folder_to_write(destination, aws_conn_id, "destination")
         self._partition_by = list(partition_by)
         self._version = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         self._schema: pa.Schema | None = None

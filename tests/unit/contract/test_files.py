@@ -17,7 +17,7 @@ from airflow_provider_raybatch.dataset import open_dataset
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import LocalFolder, folder
-from airflow_provider_raybatch.workflows.failed_rows import failed_rows
+from airflow_provider_raybatch.workflows.answers import failed_rows
 from airflow_provider_raybatch.workflows.rows import Rows
 from tests.support.publishing import failure, part, publish
 from tests.support.specs import submitted

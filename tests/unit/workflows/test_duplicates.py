@@ -10,9 +10,8 @@ import pytest
 from airflow_provider_raybatch.workflows.accepted import Accepted, remember
 from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
 from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.minhash import Shingles, signatures
+from airflow_provider_raybatch.workflows.minhash import Shingles, SignatureIndex, signatures
 from airflow_provider_raybatch.workflows.rows import Rows
-from airflow_provider_raybatch.workflows.signature_index import SignatureIndex
 from tests.support.approved import AssertSentences
 from tests.unit.workflows.datasets import batch, written
 

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.workflows import semantic_duplicates
+from airflow_provider_raybatch.workflows import duplicates
+from airflow_provider_raybatch.workflows.duplicates import SemanticDuplicates
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.rows import Rows
-from airflow_provider_raybatch.workflows.semantic_duplicates import SemanticDuplicates
 from tests.support.approved import AssertSentences
 from tests.unit.workflows.datasets import batch, written  # noqa: F401 - messages.txt uses both
 
@@ -45,8 +45,8 @@ def test_the_first_of_near_vectors_stays() -> None:
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 def test_rows_are_compared_with_all_that_were_kept(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However they are cut into batches and blocks."""
-    monkeypatch.setattr(semantic_duplicates, "_AT_ONCE", at_once)
-    monkeypatch.setattr(semantic_duplicates, "_BLOCK", 5)
+    monkeypatch.setattr(duplicates, "_AT_ONCE", at_once)
+    monkeypatch.setattr(duplicates, "_BLOCK", 5)
     numbers = np.random.default_rng(7).normal(size=(60, 3)).astype(np.float16)
     kept: list[int] = []
     lengths = numbers.astype(np.float32)

@@ -8,13 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilter, Threshold
 from airflow_provider_raybatch.workflows.funnel import Funnel
-from airflow_provider_raybatch.workflows.places import place
 from airflow_provider_raybatch.workflows.raw_documents import read_raw
-from airflow_provider_raybatch.workflows.sift import sift  # noqa: F401 - messages.txt uses it
-from airflow_provider_raybatch.workflows.tokens import count_tokens
+from airflow_provider_raybatch.workflows.sift import (
+    count_tokens,
+    sift,  # noqa: F401 - messages.txt uses it
+)
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 from tests.support.approved import AssertSentences
 from tests.support.s3_server import serving
@@ -127,8 +129,8 @@ def test_raw_documents_of_a_csv(tmp_path: Path) -> None:
     found = pa.Table.from_batches(read_raw([str(path)], ["text"])).to_pylist()
     assert [(row["line"], row["text"], row["broken"]) for row in found] == [
         (1, "two\nlines, one value", None),
-        (2, None, "the row has 3 fields, and the header has 2"),
-        (3, None, "the row has 1 field, and the header has 2"),
+        (2, None, "the row has 3 fields, the header has 2"),
+        (3, None, "the row has 1 field, the header has 2"),
         (4, "caf\u00e9", None),
     ]
     path.write_bytes(b"id,text\n1,caf\xe9\n2,good\n")
@@ -146,7 +148,7 @@ def test_raw_documents_in_s3(monkeypatch: pytest.MonkeyPatch, path: str) -> None
     with serving() as server:
         bucket = server.new_bucket()
         server.open_to_this_process(monkeypatch)
-        place(f"s3://{bucket}").write("raw/a.jsonl", b'{"text": "a"}\n')
+        folder(f"s3://{bucket}").write("raw/a.jsonl", b'{"text": "a"}\n')
         (found,) = pa.Table.from_batches(read_raw([f"s3://{bucket}{path}"], ["text"])).to_pylist()
     assert (found["text"], found["source"]) == ("a", f"s3://{bucket}/raw/a.jsonl")
     assert found["origin"] == f"s3://{bucket}/raw/a.jsonl:1"

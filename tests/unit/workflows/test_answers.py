@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from airflow_provider_raybatch.workflows.answers import failed_rows, first_values, one_row_a_sample
 from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.failed_rows import failed_rows
-from airflow_provider_raybatch.workflows.samples import one_row_a_sample
 from airflow_provider_raybatch.workflows.sift import DROP_COLUMNS
 from tests.support.approved import AssertSentences
 from tests.unit.workflows.datasets import batch, inferred
@@ -50,3 +49,24 @@ def test_failed_rows_are_dropped_rows(tmp_path: Path) -> None:
 
 def test_what_is_refused(assert_sentences: AssertSentences) -> None:
     assert_sentences(lambda made: made, WorkflowError)
+
+
+ROWS = batch(
+    id=[1, 2, 3], draft_answer=["a", None, None], repair_answer=["A", "b", None], score=[5, None, None],
+    second_score=[None, 3, None],
+)  # fmt: skip
+
+
+def test_each_row_has_the_first_value_that_it_has() -> None:
+    wanted = {"answer": ["draft_answer", "repair_answer"], "score": ["score", "second_score"]}
+    (found, empty) = first_values([ROWS, ROWS.slice(0, 0)], wanted)
+    assert found.to_pylist() == [
+        {"id": 1, "answer": "a", "score": 5},
+        {"id": 2, "answer": "b", "score": 3},
+        {"id": 3, "answer": None, "score": None},
+    ]
+    assert empty.schema == found.schema
+
+
+def test_columns_that_do_not_fit(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda **columns: list(first_values([ROWS], columns)), WorkflowError)
