@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow types that all later steps handle, without dictionaries, views and run ends.
+"""Arrow types that all later steps handle, without dictionaries and views.
 
-Dictionaries differ between row groups, Arrow's `take` knows no views, and Parquet has neither list views nor
-run ends.
+Dictionaries differ between row groups, and Arrow's `take` knows no views.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
+_REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowIndexError)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -20,7 +18,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """`kind` with each dictionary, view and run-end encoding in it replaced by its values' type.
+    """`kind` with each dictionary and view in it replaced by its values' type.
 
     Only a whole column of scalars stays an extension type: Arrow can't build them inside of others, nor make
     Python values of all tensors.
@@ -32,7 +30,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 def _inner(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return _inner(kind.storage_type)
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+    if pa.types.is_dictionary(kind):
         return _inner(kind.value_type)
     if pa.types.is_struct(kind):
         return pa.struct([_plain_field(field) for field in kind])
@@ -40,9 +38,9 @@ def _inner(kind: pa.DataType) -> pa.DataType:
         return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), kind.keys_sorted)
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(_plain_field(kind.value_field), kind.list_size)
-    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
+    if pa.types.is_large_list(kind):
         return pa.large_list(_plain_field(kind.value_field))
-    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
+    if pa.types.is_list(kind):
         return pa.list_(_plain_field(kind.value_field))
     return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
 
@@ -101,39 +99,4 @@ def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """`array` as `kind`, level by level: Arrow's cast of list views loses values, or gives others."""
-    given = array.type
-    if given.equals(kind):
-        return array
-    if isinstance(given, pa.BaseExtensionType):
-        return _plain(array.storage, kind)
-    if pa.types.is_dictionary(given):
-        return _plain(array.dictionary_decode(), kind)
-    if pa.types.is_run_end_encoded(given):
-        return _plain(pc.run_end_decode(array), kind)
-    if pa.types.is_struct(given):
-        fields = [_plain(one, field.type) for one, field in zip(array.flatten(), kind, strict=True)]
-        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
-    if pa.types.is_fixed_size_list(given):
-        size = kind.list_size
-        values = _plain(array.values.slice(array.offset * size, len(array) * size), kind.value_type)
-        return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=array.is_null())
-    return _plain_lists(array, kind) if pa.types.is_nested(given) else array.cast(kind)
-
-
-def _plain_lists(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Lists, views of lists and maps, whose values may lie in any order and between others."""
-    if pa.types.is_map(kind):
-        pairs = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
-        lists, buffers = pa.list_(pairs.type), array.buffers()[:2]
-        array = pa.Array.from_buffers(lists, len(array), buffers, offset=array.offset, children=[pairs])
-    ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy(), dtype=np.int64)
-    gaps = np.append(array.is_null().to_numpy(zero_copy_only=False), False)
-    number = pa.int64() if pa.types.is_large_list(kind) else pa.int32()
-    offsets, values = pa.array(np.append(0, ends), number, mask=gaps), array.flatten()
-    if pa.types.is_map(kind):
-        keys, items = values.flatten()
-        keys, items = _plain(keys, kind.key_type), _plain(items, kind.item_type)
-        return pa.MapArray.from_arrays(offsets, keys, items, type=kind)
-    make = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    return make.from_arrays(offsets, _plain(values, kind.value_type), type=kind)
+    return (array.storage if isinstance(array.type, pa.BaseExtensionType) else array).cast(kind)

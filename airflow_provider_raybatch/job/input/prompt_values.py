@@ -38,7 +38,7 @@ def _mark(kind: pa.DataType) -> _Mark | None:
     """``None`` where no mark is needed."""
     if isinstance(kind, pa.BaseExtensionType):
         return _mark(kind.storage_type)
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+    if pa.types.is_dictionary(kind):
         return _mark(kind.value_type)
     made = _FLOATS.get(kind)
     if pa.types.is_map(kind):

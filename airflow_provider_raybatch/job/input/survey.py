@@ -252,8 +252,7 @@ def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look
         meta = parquet.metadata
         for group in range(meta.num_row_groups):
             look.add(group, meta.row_group(group).num_rows, rows_of_bytes(meta, group))
-        look.schema = plain_schema(schema)
-    check_names(look.schema.names, file.uri)
+    look.schema = _plain_columns(file, schema)
     return look
 
 
@@ -270,9 +269,19 @@ def _look_arrow(file: SourceFile, credentials: AwsCredentials | None) -> _Look:
             ) from error
     for batch in batches:
         look.add(batch.at, batch.rows, _rows_of_bytes(batch.rows, batch.size))
-    look.schema = plain_schema(schema)
-    check_names(look.schema.names, file.uri)
+    look.schema = _plain_columns(file, schema)
     return look
+
+
+def _plain_columns(file: SourceFile, schema: pa.Schema) -> pa.Schema:
+    for column in schema:
+        if any(name in str(column.type) for name in ("list_view", "run_end_encoded")):
+            raise PreflightError(
+                f"source: {file.shown} has the column {column.name!r} of type {column.type}, which Parquet "
+                "has not; cast it to lists or to plain values, and write the file again."
+            )
+    check_names(schema.names, file.uri)
+    return plain_schema(schema)
 
 
 def rows_of_bytes(meta: pq.FileMetaData, group: int) -> int:

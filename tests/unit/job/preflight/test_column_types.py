@@ -79,8 +79,6 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             (pa.list_(kind), some),
             (pa.large_list(kind), some),
             (pa.list_(kind, 2), two),
-            (pa.list_view(kind), some),
-            (pa.large_list_view(kind), some),
             (pa.map_(pa.string(), kind), keyed),
             (pa.struct([("a", kind), ("b.c", pa.int8())]), st.fixed_dictionaries({"a": st.none() | values})),
         ]
@@ -214,40 +212,35 @@ def test_what_publishing_cannot_write_is_refused(kind: pa.DataType, tmp_path: Pa
     assert str(refused.value).endswith("; write the file again with another type, or without the column.")
 
 
-@st.composite
-def shared_lists(draw: st.DrawFn) -> pa.Array:
-    """Draw lists that share, skip or reorder their values, as only views can, on their own or inside."""
-    values, number = draw(column()), draw(st.sampled_from([pa.int32(), pa.int64()]))
-    place = st.integers(0, len(values))
-    pairs = [sorted(one) for one in draw(st.lists(st.tuples(place, place), max_size=6))]
-    starts, sizes = pa.array([one[0] for one in pairs], number), pa.array([b - a for a, b in pairs], number)
-    gaps = draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs)))
-    view = pa.ListViewArray if number == pa.int32() else pa.LargeListViewArray
-    lists = view.from_arrays(starts, sizes, values, mask=pa.array(gaps, pa.bool_()))
-    mask = pa.array(gaps[::-1], pa.bool_())
-    ends = pa.array(range(len(lists) + 1), pa.int32())
-    offsets = pa.array(ends, pa.int32(), mask=pa.array([*gaps[::-1], False], pa.bool_()))
-    inside = [
-        lambda: lists,
-        lambda: pa.StructArray.from_arrays([lists], ["a"], mask=mask),
-        lambda: pa.ListArray.from_arrays(offsets, lists),
-        lambda: pa.MapArray.from_arrays(offsets, ends[1:], lists),
-        lambda: pa.FixedSizeListArray.from_arrays(lists, 1, mask=mask),
-        lambda: pa.RunEndEncodedArray.from_arrays(ends[1:], lists),
-        lambda: pa.ListViewArray.from_arrays(ends[:-1][::-1], pa.array([1] * len(lists), pa.int32()), lists),
-    ]
-    return draw(st.sampled_from(inside))()
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_view(pa.int8()),
+        pa.struct([("a", pa.large_list_view(pa.string()))]),
+        pa.run_end_encoded(pa.int32(), pa.string()),
+    ],
+    ids=str,
+)
+def test_list_views_and_run_ends_are_refused(kind: pa.DataType, tmp_path: Path) -> None:
+    write(pa.table({"x": pa.array([], kind)}), tmp_path / "x.arrow")
+    with pytest.raises(PreflightError) as refused:
+        survey(listing_of(tmp_path), None)
+    assert str(refused.value) == (
+        f"source: {tmp_path}/x.arrow has the column 'x' of type {kind}, which Parquet has not; cast it to "
+        "lists or to plain values, and write the file again."
+    )
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
-@given(array=column() | shared_lists(), data=st.data())
+@given(array=column(), data=st.data())
 def test_plain_types_have_the_same_values(array: pa.Array, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(array)))
     rows = data.draw(st.integers(0, len(array) - first))
     for chunks in ([array.slice(first, rows)], [array.slice(first), array, array.slice(0, 0)], []):
         table = pa.table({"x": pa.chunked_array(chunks, array.type)})
         for found in (as_plain(table), without_views(table)):
-            found.validate(full=True)
+            if found is not table:  # pyarrow makes nulls of some types that it calls invalid itself
+                found.validate(full=True)
             for one, other in zip(found["x"], table["x"], strict=True):
                 assert same(stored(one), stored(other)), array.type
         plain = as_plain(table)
@@ -261,7 +254,7 @@ def stored(value: Any) -> Any:
     """Return a scalar's value; plain types have extension types as storage inside of others."""
     if value is None or not value.is_valid:
         return None
-    if isinstance(value, (pa.ExtensionScalar, pa.DictionaryScalar, pa.RunEndEncodedScalar)):
+    if isinstance(value, (pa.ExtensionScalar, pa.DictionaryScalar)):
         return stored(value.value)
     if isinstance(value, pa.StructScalar):
         return {name: stored(value[place]) for place, name in enumerate(value.type.names)}
