@@ -126,7 +126,7 @@ def _columns(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials |
     """All columns by what they hold, and the first rows, none of large Parquet files."""
     from airflow_provider_raybatch.job.input.reader import Reader
     from airflow_provider_raybatch.job.input.survey import cut
-    from airflow_provider_raybatch.job.media.image_types import holds_bytes
+    from airflow_provider_raybatch.job.media.values import holds_bytes
 
     schema = surveyed.schemas[0]
     if listing.format == "parquet" and schema is not None and listing.files[0].size > _SAMPLED_PARQUET:

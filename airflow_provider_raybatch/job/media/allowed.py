@@ -84,17 +84,10 @@ class ImageAccess:
     timeout: float
     credentials: AwsCredentials | None = field(default=None, repr=False)
 
-    def check(self, uri: str) -> None:
-        """Refuse a reference by its text, without reading anything.
+    def located(self, uri: str) -> Reference:
+        """What a reference names, by its text, without reading anything.
 
         :raises ImageError: it is malformed, or not below a root or on a host.
-        """
-        self.located(uri)
-
-    def located(self, uri: str) -> Reference:
-        """What a reference names.
-
-        :raises ImageError: as :meth:`check` does.
         """
         _check_text(uri)
         if uri.startswith("https://"):

@@ -4,8 +4,8 @@
 An outage of a host must not fail rows, and a row must not fail the job. So a host that can't be reached, or
 is overloaded, is an error of the job. All else that a server does with one URL is an error of the row.
 
-Links are resolved, and the result must lie below the root. Then the file is opened folder by folder without
-following links, so that a link that is made meanwhile leads nowhere.
+Links are resolved, and the result must lie below the root. The file that was opened must be that one, so that
+nothing is read through a link that is made meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
@@ -119,8 +119,6 @@ def _blocks(answer: http.client.HTTPResponse, access: ImageAccess) -> Iterator[b
 
 
 _DISK_BLOCK = 1024 * 1024
-_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-"""Where there is O_PATH, a folder that may be entered need not be listed."""
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """O_NONBLOCK: the open of a pipe would wait for its writer."""
 _OF_THE_FILE = frozenset({
@@ -137,17 +135,25 @@ def read_file(place: DiskFile, access: ImageAccess) -> bytes:
     :raises StorageError: the disk fails, or the node does not see the root.
     """
     name, deadline = shown_image(place.path), time.monotonic() + access.timeout
-    root, names = _resolved(place)
-    with local_errors("read", Path(root)):
-        folder = os.open(root, _FOLDER)
+    path = os.path.realpath(place.path)
+    roots = [root for root in map(os.path.realpath, place.roots) if path.startswith(f"{root.rstrip('/')}/")]
+    if not roots:
+        raise ImageError(
+            f"{name} is a link out of {place.roots[0]}; add the folder that it leads to to image_roots"
+        )
+    with local_errors("read", Path(roots[0])):
+        Path(roots[0]).stat()
     try:
-        file = _opened(folder, names)
+        file = os.open(path, _FILE)
         try:
+            if str(Path(f"/proc/self/fd/{file}").readlink()).removesuffix(" (deleted)") != path:
+                raise ImageError(f"{name} can't be read, a link was made there meanwhile; check the path")
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode):
                 raise ImageError(f"{name} is not a file with content; name a file")
             check_size(found.st_size, name, access)
-            return joined(_disk_blocks(file), name, access, deadline)
+            blocks = iter(lambda: os.read(file, _DISK_BLOCK), b"")
+            return joined(blocks, name, access, deadline)
         finally:
             os.close(file)
     except OSError as error:
@@ -157,41 +163,6 @@ def read_file(place: DiskFile, access: ImageAccess) -> bytes:
                 f"{name} can't be read ({said}); check the path, and that all nodes see the file"
             ) from error
         raise StorageError(f"{name}: can't read it ({said}).") from error
-    finally:
-        os.close(folder)
-
-
-def _resolved(place: DiskFile) -> tuple[str, Sequence[str]]:
-    """The root and the names below it, without links.
-
-    :raises ImageError: a link leads out of it.
-    """
-    path = os.path.realpath(place.path)
-    for root in map(os.path.realpath, place.roots):
-        start = root.rstrip("/") + "/"
-        if path.startswith(start) and path != start:
-            return root, path[len(start) :].split("/")
-    raise ImageError(
-        f"{shown_image(place.path)} is a link out of {place.roots[0]}; add the folder that it leads to to "
-        "image_roots"
-    )
-
-
-def _opened(folder: int, names: Sequence[str]) -> int:
-    """A descriptor of the file at `names` below an open folder."""
-    *above, last = names
-    inner: list[int] = []
-    try:
-        for name in above:
-            inner.append(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=inner[-1] if inner else folder))
-        return os.open(last, _FILE, dir_fd=inner[-1] if inner else folder)
-    finally:
-        for one in inner:
-            os.close(one)
-
-
-def _disk_blocks(file: int) -> Iterator[bytes]:
-    return iter(lambda: os.read(file, _DISK_BLOCK), b"")
 
 
 def read_object(place: BucketObject, access: ImageAccess) -> tuple[bytes, str]:

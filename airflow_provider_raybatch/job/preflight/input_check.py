@@ -32,7 +32,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source, Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import kinds_of
 from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access
-from airflow_provider_raybatch.job.media.image_types import may_hold_images
+from airflow_provider_raybatch.job.media.values import may_hold_images
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.preflight.condition_check import check_conditions
@@ -191,7 +191,7 @@ def _allowed(made: Request | RowFailure, access: ImageAccess) -> Request | RowFa
         try:
             for image in made.images:
                 if image.uri:
-                    access.check(image.uri)
+                    access.located(image.uri)
         except ImageError as error:
             return RowFailure.of("media", error)
     return made

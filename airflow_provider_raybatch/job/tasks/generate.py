@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN
 from airflow_provider_raybatch.job.input.json_types import Kind
-from airflow_provider_raybatch.job.media.image_types import holds_bytes
+from airflow_provider_raybatch.job.media.values import holds_bytes
 from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals, with_failures
 from airflow_provider_raybatch.job.tasks.optional_columns.groups import Groups

@@ -36,7 +36,7 @@ def of_files(*uris: str, **fields: Any) -> ImageAccess:
 
 def refused(uri: str, allowed: ImageAccess = ALLOWED) -> str:
     with pytest.raises(ImageError) as caught:
-        allowed.check(uri)
+        allowed.located(uri)
     return str(caught.value)
 
 
@@ -135,7 +135,7 @@ def test_roots_are_by_default_the_folders_of_the_source() -> None:
     allowed = of_files("/data/a/x.jsonl", "/data/a/y.jsonl", "s3://lake/b/x.jsonl", "s3://whole/x.jsonl")
     assert allowed.roots == ("/data/a", "s3://lake/b", "s3://whole")
     for uri in ("/data/a/b/1.png", "s3://lake/b/1.png", "s3://whole/1.png"):
-        allowed.check(uri)
+        allowed.located(uri)
     refused("s3://lake/1.png", allowed)
 
 
@@ -158,7 +158,7 @@ def test_image_roots_and_image_hosts_replace_the_default() -> None:
     )
     assert allowed.roots == ("/pictures", "s3://lake/b", "/")
     for uri in ("/pictures/1.png", "/etc/1.png", "s3://lake/b/1.png", "https://images.example/1.png"):
-        allowed.check(uri)
+        allowed.located(uri)
     assert (allowed.most_bytes, allowed.most_pixels, allowed.timeout) == (5, 6, 7.0)
     assert of_files("/data/a/x.jsonl", image_roots=[]).roots == ()
 
@@ -205,7 +205,7 @@ def may_be_read(uri: str) -> bool:
 def test_check_agrees_with_resolving_the_names(start: str, names: list[str], end: str) -> None:
     uri = start + "/".join(names) + end
     try:
-        ALLOWED.check(uri)
+        ALLOWED.located(uri)
         passed = True
     except ImageError:
         passed = False

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.job.media.image_types import holds_bytes, may_hold_images
+from airflow_provider_raybatch.job.media.values import holds_bytes, may_hold_images
 
 STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 CONTENT = [pa.binary(), pa.large_binary(), pa.binary(4), STRUCT]
