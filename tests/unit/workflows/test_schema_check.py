@@ -42,7 +42,7 @@ def test_properties_become_columns_with_types() -> None:
     good = {"question": "abc?", "level": 4.0, "kind": "a", "tags": ["x"]}
     checked = SchemaCheck(PAIR, prefix="p_")(batch(response=[json.dumps(good), "no"]))
     assert checked.batch.drop_columns(["response"]).to_pylist() == [
-        {"p_question": "abc?", "p_level": 4, "p_kind": "a", "p_tags": '["x"]'},
+        {"p_question": "abc?", "p_level": 4, "p_kind": "a", "p_tags": ["x"]},
         dict.fromkeys(("p_question", "p_level", "p_kind", "p_tags")),
     ]
     assert checked.batch.schema.field("p_level").type == pa.int64()
@@ -74,7 +74,8 @@ def test_a_failed_response_is_repaired_by_one_more_request(tmp_path: Path) -> No
     (row,) = failed.rows()
     rendered = [RowTemplate(one["content"]).render(row) for one in messages]
     assert rendered[:3] == ["JSON.", "Write about: sky", '{"question": "Blue?"}']
-    assert rendered[3].startswith("This answer was refused: the response lacks 'level'. Answer the request")
+    refused = "the response does not fit the schema ($: 'level' is a required property)"
+    assert rendered[3].startswith(f"This answer was refused: {refused}. Answer the request")
     assert json.dumps(PAIR) in rendered[3]
     assert [one["role"] for one in messages] == ["system", "user", "assistant", "user"]
 
