@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Sequence
 from urllib.parse import quote, unquote
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.dataset import s3_credentials
 from airflow_provider_raybatch.dataset.filesystem import arrow_filesystem
-from airflow_provider_raybatch.storage.checksum import with_footer_checksum
+from airflow_provider_raybatch.job.input.table import parquet_file
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.minhash import (
@@ -138,17 +137,18 @@ def remember(
         [("id", pa.string()), ("digest", pa.binary(_DIGEST_BYTES)), ("signature", pa.binary(PERMUTATIONS))],
         metadata={_MADE_BY: json.dumps(_made_by(columns, shingles))},
     )
-    sink, count = io.BytesIO(), 0
-    with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
-        for batch in accepted.batches(list(dict.fromkeys([id_column, *columns]))):
-            ids = [str(one) for one in batch.column(id_column).to_pylist()]
-            texts = joined_texts(batch, columns)
-            of_index = [ids, map(digest, texts), (row.tobytes() for row in signatures(texts, shingles))]
-            arrays = [pa.array(one, type) for one, type in zip(of_index, schema.types, strict=True)]
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-            count += batch.num_rows
-    place.write(_file_name(night), with_footer_checksum(sink.getvalue()))
-    return count
+
+    def indexed(batch: pa.RecordBatch) -> pa.Table:
+        ids = [str(one) for one in batch.column(id_column).to_pylist()]
+        texts = joined_texts(batch, columns)
+        of_index = [ids, map(digest, texts), (row.tobytes() for row in signatures(texts, shingles))]
+        return pa.table(
+            [pa.array(one, type) for one, type in zip(of_index, schema.types, strict=True)], schema
+        )
+
+    batches = accepted.batches(list(dict.fromkeys([id_column, *columns])))
+    place.write(_file_name(night), parquet_file(map(indexed, batches), schema))
+    return accepted.count
 
 
 def _made_by(columns: Sequence[str], shingles: Shingles) -> dict[str, object]:

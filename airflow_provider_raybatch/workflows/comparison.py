@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.report.elements import document, node, table
 from airflow_provider_raybatch.report.markdown import markdown_table
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.statistics import Comparison, Interval, compare, mean_interval
@@ -124,13 +124,6 @@ def _why_not(one: Candidate, rule: Rule, alpha: float) -> str | None:
     return None
 
 
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse}td,th{border:1px solid #999;padding:.3rem .6rem;text-align:left}"
-    "img{max-width:100%}"
-)
-
-
 @dataclass(frozen=True)
 class ComparisonReport:
     """Table, plot and page of candidates.
@@ -205,18 +198,14 @@ class ComparisonReport:
 
     def as_html(self) -> str:
         """One page with the plot embedded, which loads nothing."""
-        head, *body = [[html.escape(cell) for cell in row] for row in self.rows()]
-        table = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in body)
-        decision = f"<p><strong>{html.escape(self.decision.reason)}</strong></p>" if self.decision else ""
-        plot = base64.b64encode(self.png()).decode()
-        title = html.escape(self.title)
-        return (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-            f"<style>{_STYLE}</style></head><body><h1>{title}</h1>{decision}"
-            f"<table><thead><tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr></thead>"
-            f"<tbody>{table}</tbody></table>"
-            f'<p><img alt="Metrics with intervals, by model" src="data:image/png;base64,{plot}"></p>'
-            "</body></html>\n"
+        head, *body = self.rows()
+        plot = f"data:image/png;base64,{base64.b64encode(self.png()).decode()}"
+        return document(
+            self.title,
+            node("h1", self.title),
+            node("p", node("strong", self.decision.reason)) if self.decision else None,
+            table("Metrics with intervals of 95 %, and differences", head, body),
+            node("p", node("img", alt="Metrics with intervals, by model", src=plot, style="max-width: 100%")),
         )
 
     def write(self, folder: str, name: str = "comparison", aws_conn_id: str | None = None) -> dict[str, str]:

@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files behind ``https://``, by a plain GET of the whole file, since few servers serve ranges.
 
-A file's version is its ETag, else the time of its last change. A file without one is copied, and known by its
-digest.
+A file's version is its ETag. A file without one is copied, and known by its digest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import email.utils
 import hashlib
 import http.client
 import string
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import IO
 from urllib.parse import quote, urlsplit
 
@@ -31,9 +28,6 @@ from airflow_provider_raybatch.storage.folder import Folder
 MOST_BYTES = 64 * 2**30
 """Bytes of a file, as it comes over the network."""
 _TIMEOUT = 60.0
-_STRONG = timedelta(seconds=60)
-"""As of RFC 9110, section 8.8.2.2: a file that changed later than this before the answer may change again
-within the same second."""
 _BLOCK = 1024 * 1024
 
 
@@ -101,14 +95,7 @@ def _opened(url: str) -> http.client.HTTPResponse:
 
 def _version(answer: http.client.HTTPResponse) -> str:
     """Empty if the server's headers identify no version."""
-    if tag := answer.headers.get("ETag"):
-        return tag
-    modified = answer.headers.get("Last-Modified", "")
-    with contextlib.suppress(TypeError, ValueError):  # no dates
-        told = email.utils.parsedate_to_datetime(answer.headers.get("Date", ""))
-        if told - email.utils.parsedate_to_datetime(modified) >= _STRONG:
-            return modified
-    return ""
+    return answer.headers.get("ETag") or ""
 
 
 def _promised(url: str, answer: http.client.HTTPResponse) -> int | None:

@@ -12,7 +12,6 @@ import contextlib
 import http.client
 import os
 import random
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -38,8 +37,6 @@ _SILENCE = 10.0
 """Seconds without an answer after which a hub counts as out of reach."""
 PING = "/api/"
 """Path that costs a hub nothing; any answer to it will do."""
-_SECONDS_LEFT = re.compile(r";\s*t\s*=\s*(\d+)")
-"""In the header ``RateLimit``, until requests are counted anew."""
 
 
 @dataclass(eq=False)
@@ -136,19 +133,17 @@ def get(url: str, token: SecretStr | None, span: tuple[int, int] | None = None) 
     """
     began, pause = time.monotonic(), _FIRST_PAUSE
     while True:
-        wait = 0.0
         try:
             return _answered(url, token, span)
         except HTTPError as error:
             if not (error.code in (408, 429) or error.code >= 500):
                 message = str(error.headers.get("X-Error-Message") or "")
                 raise HubRefusedError(error.code, error.headers.get("X-Error-Code") or "", message) from error
-            said, wait = f"the server answered {error.code}", _asked_wait(error.headers)
-            cause: Exception = error
+            said, cause = f"the server answered {error.code}", error
         except (http.client.HTTPException, OSError) as error:
             _check_certificate(url, error)
             said, cause = in_words(type(error).__name__, str(getattr(error, "reason", error))), error
-        tried, pause = time.monotonic() - began, max(wait, pause * random.uniform(0.5, 1))
+        tried, pause = time.monotonic() - began, pause * random.uniform(0.5, 1)
         if tried + pause > _LONGEST:
             raise StorageError(
                 f"source: {shown_uri(url)} can't be read, {said}, tried for {round(tried)} s; check that "
@@ -173,14 +168,6 @@ def _answered(url: str, token: SecretStr | None, span: tuple[int, int] | None) -
     if len(content) < length:
         raise OSError(f"only {len(content):,} of {count_of(length, 'byte')} came")
     return content, answer.headers
-
-
-def _asked_wait(headers: Message) -> float:
-    """Seconds that the hub asks to wait for."""
-    if (after := str(headers.get("Retry-After") or "")).isdigit():
-        return float(after)
-    left = _SECONDS_LEFT.search(str(headers.get("RateLimit") or ""))
-    return float(left[1]) if left else 0.0
 
 
 def _check_certificate(url: str, error: Exception) -> None:

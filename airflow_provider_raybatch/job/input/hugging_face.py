@@ -11,7 +11,7 @@ import json
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
@@ -114,20 +114,13 @@ def split_note(uris: Sequence[str], rows: Sequence[int]) -> str:
 
     :param rows: of each file.
     """
-    files: dict[str, list[str]] = {}
     counts: Counter[str] = Counter()
-    for uri, split, number in zip(uris, _splits(uris), rows, strict=True):
-        if split:
-            files.setdefault(split, []).append(uri)
-            counts[split] += number
-    if len(files) < 2:
+    for split, number in zip(_splits(uris), rows, strict=True):
+        counts[split] += number
+    told = ", ".join(f"{split} ({count_of(number, 'row')})" for split, number in counts.items() if split)
+    if len(counts.keys() - {""}) < 2:
         return ""
-    told = ", ".join(f"{split} ({count_of(counts[split], 'row')})" for split in files)
-    own = files[counts.most_common(1)[0][0]]
-    return (
-        f"its files are of several splits, which are read together: {told}; to read one, name its files, "
-        f"such as {_place(own, {*uris} - {*own})}"
-    )
+    return f"its files are of several splits, which are read together: {told}; to read one, name its files"
 
 
 def _splits(uris: Sequence[str]) -> list[str]:
@@ -145,13 +138,3 @@ def _splits(uris: Sequence[str]) -> list[str]:
 def _split_in(name: str) -> str:
     found = _WORD.search(name)
     return _SPLIT_OF[found[0]] if found else ""
-
-
-def _place(own: Sequence[str], others: Collection[str]) -> str:
-    """A folder or glob of files, and of none of the others; else the first file."""
-    start = posixpath.commonprefix(list(own))
-    for place, end in ((start.rpartition("/")[0] + "/", ""), (start, "*")):
-        is_flat = not end or not any("/" in uri[len(place) :] for uri in own)
-        if len(own) > 1 and is_flat and not any(uri.startswith(place) for uri in others):
-            return place + end
-    return own[0]

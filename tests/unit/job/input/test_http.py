@@ -23,9 +23,7 @@ from tests.support.web import Answer, Web
 
 URL = "https://hub.example/x.jsonl"
 OLD, NEW = b'{"a": 1}\n', b'{"a": 2}\n'
-DATE = "Thu, 26 Nov 2026 10:00:00 GMT"
-LONG_AGO = {"Last-Modified": "Thu, 26 Nov 2026 09:00:00 GMT", "Date": DATE}
-JUST_NOW = {"Last-Modified": "Thu, 26 Nov 2026 09:59:30 GMT", "Date": DATE}
+CHANGED = {"Last-Modified": "Thu, 26 Nov 2026 09:00:00 GMT"}
 
 
 @pytest.mark.parametrize(
@@ -34,10 +32,8 @@ JUST_NOW = {"Last-Modified": "Thu, 26 Nov 2026 09:59:30 GMT", "Date": DATE}
         (Answer(OLD, headers={"ETag": '"1"'}), Answer(NEW, headers={"ETag": '"2"'})),
         (Answer(OLD, headers={"ETag": '"1"'}), Answer(OLD + NEW, headers={"ETag": '"1"'})),
         (Answer(OLD, headers={"ETag": '"1"'}), Answer(NEW)),
-        (Answer(OLD, headers=LONG_AGO), Answer(NEW, headers=JUST_NOW)),
-        (Answer(OLD, headers=LONG_AGO), Answer(OLD + NEW, headers=LONG_AGO)),
     ],
-    ids=["tag", "length", "no tag", "date", "length, date"],
+    ids=["tag", "length", "no tag"],
 )
 @pytest.mark.parametrize("is_new_for_the_replica", [False, True])
 def test_a_file_that_changes_is_noticed(
@@ -59,7 +55,7 @@ def test_a_file_that_changes_is_noticed(
     assert caught.value.failure_class is FailureClass.STORAGE
 
 
-@pytest.mark.parametrize("headers", [JUST_NOW, {}], ids=["within a second", "none"])
+@pytest.mark.parametrize("headers", [CHANGED, {}], ids=["a date", "none"])
 @pytest.mark.parametrize("length", [-1, None], ids=["length", "no length"])
 @pytest.mark.parametrize("packing", ["", "gz"])
 def test_a_file_without_a_version_is_read_as_it_was_listed(
@@ -129,7 +125,7 @@ def test_a_destination_that_can_not_be_written_is_named(web: Web, tmp_path: Path
         listing_of(URL, Copies(LocalFolder(f"{tmp_path}/out"), "a" * 16))
 
 
-@pytest.mark.parametrize("headers", [{"ETag": '"1"'}, {"ETag": 'W/"1"'}, LONG_AGO, JUST_NOW, {}])
+@pytest.mark.parametrize("headers", [{"ETag": '"1"'}, {"ETag": 'W/"1"'}, CHANGED, {}])
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
 def test_a_file_that_stays_is_read(web: Web, headers: dict[str, str], name: str) -> None:
     url = web.serve(
