@@ -43,8 +43,7 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.storage.in_order import in_order
-from airflow_provider_raybatch.storage.links import check_no_links
-from airflow_provider_raybatch.storage.names import first_names
+from airflow_provider_raybatch.storage.names import check_no_links, first_names
 
 Document = TypeVar("Document", bound=ContractModel)
 Shown = TypeVar("Shown")

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first names of a large folder, in their order, without a look at the others."""
+"""Names in folders: the first ones of a large folder, without a look at the others, and links among them.
+
+Nodes of a cluster may write to a shared folder. A link that they make there leads to a file of its reader: so
+who may write a dataset could read what the API server may read, such as Airflow's configuration.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import heapq
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import SCRATCH
 from airflow_provider_raybatch.storage.entry import inside
-from airflow_provider_raybatch.storage.errors import local_errors
-from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.errors import StorageError, local_errors
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, ReadableFolder
 from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from airflow_provider_raybatch.storage.s3_store import s3_store
@@ -50,3 +56,22 @@ def _of_bucket(place: S3Folder, key: str, most: int | None, after: str) -> list[
         return found[:most]
 
     return with_retries(attempt, "list", f"s3://{place.bucket}/{key}")
+
+
+def check_no_links(place: ReadableFolder, paths: Iterable[str]) -> None:
+    """Check that files lie where their paths say. Buckets have no links.
+
+    The folder itself may be behind a link, and the first folder of each path: administrators set those up.
+
+    :raises StorageError: a path leads through a link.
+    """
+    if not isinstance(place, LocalFolder):
+        return
+    for path in paths:
+        full, (first, _, rest) = inside(place.root, path), path.partition("/")
+        if full.resolve() != inside(place.root, first).resolve() / rest:
+            raise StorageError(
+                f"{full}: it is behind a symbolic link, which is not followed here; replace the link by what "
+                "it leads to.",
+                FailureClass.USER_ERROR,
+            )

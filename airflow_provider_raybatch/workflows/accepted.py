@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.dataset import s3_credentials
-from airflow_provider_raybatch.dataset.filesystem import arrow_filesystem
+from airflow_provider_raybatch.dataset.files import arrow_filesystem
 from airflow_provider_raybatch.job.input.table import parquet_file
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
