@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import uuid
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
@@ -15,24 +14,19 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.location import checked_folder
 from airflow_provider_raybatch.contract.manifest import Column, ManifestFile
 from airflow_provider_raybatch.dataset import s3_credentials
 from airflow_provider_raybatch.dataset.derived import DerivedManifest
-from airflow_provider_raybatch.storage.checksum import with_footer_checksum
+from airflow_provider_raybatch.job.input.table import parquet_file
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 
-PART_BYTES = 64 * 1024 * 1024
-"""Approximate size of a part, in compressed bytes."""
-_WAITING_BYTES = 64 * 1024 * 1024
-"""Bytes of rows that are not in a row group yet, over all partitions."""
-_OPEN_BYTES = 192 * 1024 * 1024
-"""Compressed bytes of unfinished parts, over all partitions."""
+_WAITING_BYTES = 128 * 1024 * 1024
+"""Bytes of rows that are in no part yet, over all partitions; so a part has no more either."""
 _MOST_PARTITIONS = 1000
 _PARTITION_TYPES = (
     pa.types.is_string,
@@ -57,24 +51,6 @@ def folder_to_write(uri: str, aws_conn_id: str | None, field: str) -> Folder:
     return folder(uri, s3_credentials(uri, aws_conn_id))
 
 
-@dataclass
-class _Part:
-    """A part that is being written into memory."""
-
-    waiting: list[pa.RecordBatch] = field(default_factory=list)
-    waiting_bytes: int = 0
-    sink: io.BytesIO = field(default_factory=io.BytesIO)
-    writer: pq.ParquetWriter | None = None
-    rows: int = 0
-
-    def write_row_group(self, schema: pa.Schema) -> None:
-        if self.writer is None:
-            self.writer = pq.ParquetWriter(self.sink, schema, compression="zstd", write_page_checksum=True)
-        if self.waiting:
-            self.writer.write_table(pa.Table.from_batches(self.waiting, schema))
-        self.waiting, self.waiting_bytes = [], 0
-
-
 class DatasetWriter:
     """Writes one dataset. A context manager that publishes at its end, unless an exception is raised.
 
@@ -94,7 +70,8 @@ class DatasetWriter:
         self._partition_by = list(partition_by)
         self._version = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         self._schema: pa.Schema | None = None
-        self._parts: dict[str, _Part] = {}
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._bytes = Counter[str]()
         self._files: list[ManifestFile] = []
         self._manifest: DerivedManifest | None = None
 
@@ -156,10 +133,11 @@ class DatasetWriter:
         :raises WorkflowError: no batch was written, so the columns are unknown.
         """
         schema = self.schema
-        if not self._parts and not self._files:
-            self._parts[""] = _Part()  # An empty file still shows readers of the folder the columns.
-        for prefix in sorted(self._parts):
-            self._finish(prefix)
+        if not self._waiting:
+            self._waiting[""] = []  # An empty file still shows readers of the folder the columns.
+        for prefix in sorted(self._waiting):
+            if self._waiting[prefix] or not self._files:
+                self._finish(prefix)
         uri = f"{self._folder.uri}/data/{self._version}"
         self._files.sort(key=lambda file: file.path)
         manifest = DerivedManifest(
@@ -223,38 +201,24 @@ class DatasetWriter:
         return [(value, rest.filter(pc.equal(prefixes, value))) for value in pc.unique(prefixes).to_pylist()]
 
     def _add(self, prefix: str, rows: pa.RecordBatch) -> None:
-        part = self._parts.setdefault(prefix, _Part())
-        if len(self._parts) > _MOST_PARTITIONS:
+        self._waiting.setdefault(prefix, []).append(rows)
+        self._bytes[prefix] += rows.nbytes
+        if len(self._waiting) > _MOST_PARTITIONS:
             raise WorkflowError(
                 f"partition_by: {', '.join(self._partition_by)} have more than {_MOST_PARTITIONS:,} values; "
                 "partition by columns with few values."
             )
-        part.waiting.append(rows)
-        part.waiting_bytes += rows.nbytes
-        part.rows += rows.num_rows
-        if sum(one.waiting_bytes for one in self._parts.values()) > _WAITING_BYTES:
-            largest = max(self._parts, key=lambda name: self._parts[name].waiting_bytes)
-            self._parts[largest].write_row_group(self._file_schema())
-            open_bytes = sum(one.sink.tell() for one in self._parts.values())
-            fullest = max(self._parts, key=lambda name: self._parts[name].sink.tell())
-            if self._parts[fullest].sink.tell() > PART_BYTES or open_bytes > _OPEN_BYTES:
-                self._finish(fullest)
-                self._parts[fullest] = _Part()
-
-    def _file_schema(self) -> pa.Schema:
-        assert self._schema is not None
-        return pa.schema([one for one in self._schema if one.name not in self._partition_by])
+        if self._bytes.total() > _WAITING_BYTES:
+            self._finish(max(self._bytes, key=lambda name: self._bytes[name]))
 
     def _finish(self, prefix: str) -> None:
-        part = self._parts[prefix]
-        if part.rows or (not self._files and len(self._parts) == 1):
-            part.write_row_group(self._file_schema())
-            assert part.writer is not None
-            part.writer.close()
-            path = f"{prefix}part-{len(self._files):05d}.parquet"
-            content = with_footer_checksum(part.sink.getvalue())
-            self._folder.write(f"data/{self._version}/{path}", content)
-            self._files.append(ManifestFile(path=path, rows=part.rows, bytes=len(content)))
+        """Write the waiting rows of a partition as a part."""
+        schema = pa.schema([one for one in self.schema if one.name not in self._partition_by])
+        rows = pa.Table.from_batches(self._waiting[prefix], schema)
+        self._waiting[prefix], self._bytes[prefix] = [], 0
+        path, content = f"{prefix}part-{len(self._files):05d}.parquet", parquet_file([rows], schema)
+        self._folder.write(f"data/{self._version}/{path}", content)
+        self._files.append(ManifestFile(path=path, rows=rows.num_rows, bytes=len(content)))
 
 
 def _segments(name: str, values: pa.Array) -> list[str]:

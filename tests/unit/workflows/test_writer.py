@@ -96,7 +96,6 @@ def test_before_the_manifest_readers_see_the_old_dataset(tmp_path: Path) -> None
 def test_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_provider_raybatch.workflows import writer
 
-    monkeypatch.setattr(writer, "PART_BYTES", 1)
     monkeypatch.setattr(writer, "_WAITING_BYTES", 100)
     result = written(
         tmp_path,
