@@ -70,15 +70,15 @@ class ReadableFolder(Protocol):
         :param length: at least 1.
         """
 
+
+class Folder(ReadableFolder, Protocol):
+    """A place that files are also written to; see :class:`ReadableFolder`."""
+
     def open(self, path: str, size: int | None = None) -> BinaryIO:
         """A seekable file object for reading.
 
         :param size: bytes, if known from a listing or the writer; saves a request.
         """
-
-
-class Folder(ReadableFolder, Protocol):
-    """A place that files are also written to; see :class:`ReadableFolder`."""
 
     def write(self, path: str, content: bytes | IO[bytes]) -> None:
         """Write a file; readers see the old content or the new, never a part.

@@ -150,6 +150,12 @@ def untrusted(error: Exception) -> str:
     return f"its certificate is not trusted ({cause.verify_message}); {remedy}."
 
 
+def promised(answer: http.client.HTTPResponse) -> int | None:
+    """Bytes that an answer says to have."""
+    text = answer.headers.get("Content-Length", "")
+    return int(text) if text.isdecimal() and len(text) < 20 else None
+
+
 def build_opener() -> urllib.request.OpenerDirector:
     """An opener for :class:`GuardedRequest`, by the environment's proxies where it has some.
 

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import SOURCES, SourceCopy, source_copy
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener, untrusted
+from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener, promised, untrusted
 from airflow_provider_raybatch.storage.errors import FULL, StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -48,10 +48,9 @@ def size_and_version(url: str, into: IO[bytes]) -> tuple[int, str, str]:
     :raises OSError: `into` is full.
     """
     with _errors(url), _opened(url) as answer:
-        promised = _promised(url, answer)
-        version = _version(answer)
+        length, version = _promised(url, answer), _version(answer)
         if version:
-            return promised or 0, version, ""
+            return length or 0, version, ""
         size, digest = _copy(url, answer, into)
         return size, "", digest
 
@@ -99,11 +98,9 @@ def _version(answer: http.client.HTTPResponse) -> str:
 
 
 def _promised(url: str, answer: http.client.HTTPResponse) -> int | None:
-    text = answer.headers.get("Content-Length", "")
-    if not text.isdigit():
-        return None
-    _check_size(url, int(text))
-    return int(text)
+    size = promised(answer)
+    _check_size(url, size or 0)
+    return size
 
 
 def _copy(url: str, answer: http.client.HTTPResponse, into: IO[bytes]) -> tuple[int, str]:
@@ -115,9 +112,9 @@ def _copy(url: str, answer: http.client.HTTPResponse, into: IO[bytes]) -> tuple[
         digest.update(block)
         into.write(block)
     # Python's client takes a lost connection for the end of the file.
-    promised = _promised(url, answer)
-    if promised is not None and copied != promised:
-        raise OSError(f"only {copied:,} of {count_of(promised, 'byte')} came")
+    length = promised(answer)
+    if length is not None and copied != length:
+        raise OSError(f"only {copied:,} of {count_of(length, 'byte')} came")
     return copied, digest.hexdigest()[:32]
 
 

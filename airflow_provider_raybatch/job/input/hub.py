@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, cast
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from pydantic import SecretStr
@@ -19,7 +18,6 @@ from airflow_provider_raybatch.contract.hub_path import HubPath
 from airflow_provider_raybatch.job.input.hub_http import HubRefusedError, endpoint, get, is_offline, own_token
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BAD_TOKEN = "Invalid credentials in Authorization header"
@@ -68,13 +66,6 @@ class HubFolder:
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """`length` bytes from byte `start` on; the file must have them."""
         return self._get(path, (start, length)) if length else b""
-
-    def open(self, path: str, size: int | None = None) -> BinaryIO:
-        """A seekable file object for reading."""
-        known = self.head(path) if size is None else Entry(path, size, "")
-        if known is None:
-            raise self._gone(path)
-        return cast(BinaryIO, io.BufferedReader(RangedFile(self, known), REQUEST_BYTES))
 
     def _get(self, path: str, span: tuple[int, int] | None) -> bytes:
         url = f"{self.hub}/datasets/{self.dataset}/resolve/{self.commit}/{quote(path)}"

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.input.hub import HubFolder
 from airflow_provider_raybatch.job.input.listing import SourceFile, open_place
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.folder import ReadableFolder
+from airflow_provider_raybatch.storage.folder import LocalFolder, ReadableFolder
 from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
@@ -121,7 +121,11 @@ def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: boo
             "BinaryIO", io.BufferedReader(ranges, REQUEST_BYTES) if ahead and not is_small else ranges
         )
     _check_listed(file, place, path)
-    return place.open(path, file.size) if ahead else cast(BinaryIO, RangedFile(place, entry))
+    return (
+        place.open(path)
+        if ahead and isinstance(place, LocalFolder)
+        else cast(BinaryIO, RangedFile(place, entry))
+    )
 
 
 def with_content(file: SourceFile, credentials: AwsCredentials | None) -> SourceFile:

@@ -40,9 +40,13 @@ def fetch(image: Image, access: ImageAccess) -> Image:
     """
     if not image.uri:
         return version_of(image, access)
-    content, version = _read(access.located(image.uri), access)
-    version = version or content_version(content)
-    return replace(image, content=content, version=version)
+    place, version = access.located(image.uri), ""
+    with _public_errors(place):
+        if isinstance(place, BucketObject):
+            content, version = read_object(place, access)
+        else:
+            content = read_file(place, access) if isinstance(place, DiskFile) else read_url(place, access)
+    return replace(image, content=content, version=version or content_version(content))
 
 
 def version_of(image: Image, access: ImageAccess) -> Image:
@@ -64,13 +68,6 @@ def version_of(image: Image, access: ImageAccess) -> Image:
 def content_version(content: bytes) -> str:
     """The version of an image whose content is known."""
     return f"blake2b:{hashlib.blake2b(content, digest_size=16).hexdigest()}"
-
-
-def _read(place: Reference, access: ImageAccess) -> tuple[bytes, str]:
-    with _public_errors(place):
-        if isinstance(place, BucketObject):
-            return read_object(place, access)
-        return (read_file(place, access) if isinstance(place, DiskFile) else read_url(place, access)), ""
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from airflow_provider_raybatch.job.input.guarded_http import (
     GuardedRequest,
     NotFollowedError,
     build_opener,
+    promised,
     untrusted,
 )
 from airflow_provider_raybatch.job.media.allowed import (
@@ -80,10 +81,10 @@ def _read(url: str, access: ImageAccess, deadline: float) -> bytes:
     request = GuardedRequest(url, bounds=Bounds(access.hosts, deadline))
     try:
         with build_opener().open(request, timeout=access.timeout) as answer:
-            promised = _promised(answer)
-            check_size(promised or 0, name, access)
+            length = promised(answer)
+            check_size(length or 0, name, access)
             content = joined(_blocks(answer, access), name, access, deadline)
-        if promised not in {None, len(content)}:
+        if length not in {None, len(content)}:
             raise ImageError(f"{name} came only in part; check the server's Content-Length")
         return content
     except NotFollowedError as error:
@@ -107,11 +108,6 @@ def _read(url: str, access: ImageAccess, deadline: float) -> bytes:
     except (OSError, http.client.HTTPException, ValueError) as error:
         said = plain_reason(error)
         raise ImageError(f"{name} can't be read ({said}); check the URL and its server") from error
-
-
-def _promised(answer: http.client.HTTPResponse) -> int | None:
-    text = answer.headers.get("Content-Length", "")
-    return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 def _blocks(answer: http.client.HTTPResponse, access: ImageAccess) -> Iterator[bytes]:
