@@ -33,6 +33,7 @@ MODULES = [block for block in PYTHON if block.text.startswith("# ") and block no
 # The blocks of workflows.md are one program; tests/unit/workflows/test_page.py runs it.
 READERS = [b for b in PYTHON if b not in [*DAGS, *MODULES, *TESTS] and b.page.name != "workflows.md"]
 SHELL = blocks("bash")
+ARGUMENTS = [b for b in blocks("text") if b.page == DOCS / "recipes.md" and re.match(r"\w+=", b.text)]
 NAME = re.compile(r"# (\w+\.py)\n")
 
 
@@ -82,6 +83,14 @@ def test_block_makes_a_dag_whose_tasks_are_accepted(bag: dict[str, Any], block: 
     assert [problem for problem in bag["problems"] if problem.split(".")[0] in made] == []
 
 
+@pytest.mark.parametrize("block", ARGUMENTS, ids=lambda block: block.name)
+def test_arguments_in_recipes_are_accepted(block: Block) -> None:
+    from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+
+    needed = {"source": "s3://lake/in/", "prompt": "{row.text}", "model": "m", "destination": "s3://lake/o/"}
+    RayBatchInferenceOperator(task_id="label", **{**needed, **eval(f"dict({block.text})")})
+
+
 @pytest.mark.parametrize("block", READERS, ids=lambda block: block.name)
 def test_other_python_runs_on_a_dataset(block: Block, tmp_path: Path) -> None:
     found: dict[str, Any] = {"result": inferred(tmp_path, [{"id": 1, "response": "one"}])}
@@ -118,7 +127,10 @@ def function(name: str) -> Any:
 
 def test_functions_in_examples_make_requests_and_columns() -> None:
     made = function("ask")({"country": "DE", "text": "Lange Rede"})
-    assert made["messages"][-1] == {"role": "user", "content": "Summarize in one sentence: Lange Rede"}
+    assert made["messages"][-1] == {
+        "role": "user",
+        "content": "Name the industry and your confidence: Lange Rede",
+    }
     assert made["sampling"] == {"max_tokens": 30}
     made = function("parse")({"known_label": "Energy"}, "Banking | 0.9")
     assert made == {"label": "Banking", "score": 0.9, "is_new": True}

@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from airflow.providers.amazon.aws.hooks.glue_catalog import GlueCatalogHook
+from airflow.providers.amazon.aws.transfers.s3_to_redshift import S3ToRedshiftOperator
 
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.warehouse import (
@@ -76,7 +78,7 @@ def statements(aws: S3Server) -> list[str]:
 @pytest.mark.parametrize("task_id", ["load", "load_with_keys"])
 def test_redshift_copies_the_files_of_the_manifest(aws: S3Server, task_id: str) -> None:
     result = night(id=[1, 2], response=["a", "b"])
-    dag = recipe("to_redshift")
+    dag = recipe("to_warehouses")
     manifest = call(dag, "copy_manifest", result, "s3://lake/copies/one")
     assert manifest["uri"] == "s3://lake/copies/one/copy.json"
     (entry,) = read(aws, manifest["key"])["entries"]
@@ -85,16 +87,23 @@ def test_redshift_copies_the_files_of_the_manifest(aws: S3Server, task_id: str) 
     assert entry == {"url": f"{result['uri']}/part-00000.parquet", "mandatory": True,
                      "meta": {"content_length": size}}  # fmt: skip
 
-    operator = dag.get_task(task_id)
     at_once = {"database": "dev", "workgroup_name": "lake", "wait_for_completion": False}  # moto's never end
     if task_id == "load":
+        operator = dag.get_task("load")
         sql = operator.sql.replace("{{ ti.xcom_pull('copy_manifest')['uri'] }}", manifest["uri"])
         operator.hook.execute_query(sql=sql, **at_once)
         credentials = "IAM_ROLE default"
     else:
-        operator.s3_bucket, operator.s3_key = manifest["bucket"], manifest["key"]
-        operator.redshift_data_api_kwargs = at_once
-        operator.execute({})
+        S3ToRedshiftOperator(
+            task_id=task_id,
+            table="industries",
+            s3_bucket=manifest["bucket"],
+            s3_key=manifest["key"],
+            copy_options=["FORMAT AS PARQUET", "MANIFEST"],
+            aws_conn_id="aws_lake",
+            redshift_conn_id="aws_lake",
+            redshift_data_api_kwargs=at_once,
+        ).execute({})
         credentials = "credentials 'aws_access_key_id=key;aws_secret_access_key=secret'"
     asked = statements(aws)[-1].rstrip(";")
     assert asked == f"COPY industries FROM '{manifest['uri']}' {credentials} FORMAT AS PARQUET MANIFEST"
@@ -126,7 +135,7 @@ def test_partitions_of_both_kinds_of_datasets(aws: S3Server, tmp_path: Path) -> 
 
 def test_athena_gets_the_partition_of_a_night(aws: S3Server) -> None:
     result = night(id=[1])
-    dag = recipe("to_athena")
+    dag = recipe("to_warehouses")
     register = dag.get_task("register")
     register.query = call(dag, "statement", result, "2026-01-31")
     register.execute({})
@@ -157,9 +166,15 @@ def test_glue_knows_a_night_once(aws: S3Server) -> None:
     storage = {"Columns": [{"Name": "id", "Type": "bigint"}], "Location": "s3://lake/", "InputFormat": "x"}
     table = {"Name": "industries", "PartitionKeys": WIDE[:1], "StorageDescriptor": storage}
     glue.create_table(DatabaseName="lake", TableInput=table)
-    dag = recipe("to_athena")
-    for _ in range(2):  # a cleared task repeats it
-        call(dag, "register_in_glue", result, "2026-01-31")
+    hook = GlueCatalogHook(aws_conn_id="aws_lake")
+    inputs = glue_inputs(
+        hook.get_table("lake", "industries"), partitions(result, {"night": "2026-01-31"}, "aws_lake")
+    )
+    for refused in ([], ["AlreadyExistsException"]):  # a cleared task repeats it
+        answer = hook.conn.batch_create_partition(
+            DatabaseName="lake", TableName="industries", PartitionInputList=inputs
+        )
+        assert [one["ErrorDetail"]["ErrorCode"] for one in answer.get("Errors", [])] == refused
     (known,) = glue.get_partitions(DatabaseName="lake", TableName="industries")["Partitions"]
     assert known["Values"] == ["2026-01-31"]
     assert known["StorageDescriptor"]["Location"] == f"{result['uri']}/"
