@@ -117,14 +117,14 @@ def _show_engines(options: Namespace) -> None:
         async with RayJobsClient(address) as client:
             await client.submit(await build_warm_engines_request(client, submission_id, end=options.end))
         job = Followed(submission_id, poll_interval=_POLL)
-        return await follow_to_the_end(address, job, _PrintedOfJob())
+        return await follow_to_the_end(address, job, PrintedOfJob())
 
     outcome = run_blocking(ask())
     if outcome.failure_class is not None:
         raise RaybatchError(outcome.message, outcome.failure_class)
 
 
-class _PrintedOfJob:
+class PrintedOfJob:
     """Prints what a job says; the part of a logger that followers of a job use.
 
     Without what Ray says around it, what steers a terminal, and the signed documents of events.

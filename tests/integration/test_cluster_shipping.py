@@ -10,7 +10,7 @@ import uuid
 
 from cryptography.fernet import Fernet
 
-from airflow_provider_raybatch.cli.engines import PrintedOfJob
+from airflow_provider_raybatch.cli.show import PrintedOfJob
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.loop import follow_to_the_end
 from airflow_provider_raybatch.cluster.follow.poll import Followed, follow

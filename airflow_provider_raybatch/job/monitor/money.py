@@ -12,10 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.arguments.limits import CostArguments
 from airflow_provider_raybatch.contract.record import JobRecord
-from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress  # which imports Ray
 
 _DIGITS = 9
 """Of an amount of money, behind the point."""
