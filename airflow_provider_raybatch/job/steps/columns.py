@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -12,7 +13,9 @@ from airflow_provider_raybatch.job.input.table import members
 from airflow_provider_raybatch.job.parts.part import FAILURE, inputs_of
 from airflow_provider_raybatch.job.request.render import needed_columns
 from airflow_provider_raybatch.job.tasks.base import Task
-from airflow_provider_raybatch.job.work import Job
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.job.work import Job  # which imports Ray
 
 
 def schema_of(task: Task) -> pa.Schema:
