@@ -15,36 +15,36 @@ class Step(dict[str, Any]):
     ``_`` as `output_prefix`: of a step ``draft``, ``draft_response``, ``draft_finish_reason`` and so on, and
     ``draft_title`` for the property `title` of a JSON schema. Later steps read them under these names.
 
-    :param name: begins the names of its columns; a letter, and up to 39 letters, digits or ``_``.
-    :param prompt: a row template, which becomes one user message; either this or `messages` is needed.
-    :param system_prompt: a row template, which becomes the system message before `prompt`.
+    :param name: begins the names of the step's columns: a letter, then up to 39 letters, digits or ``_``.
+    :param prompt: a row template that becomes one user message; this or `messages` is needed.
+    :param system_prompt: a row template that becomes the system message.
     :param messages: a chat as a list of ``{"role", "content"}``, each content a row template.
-    :param images: a column of the source that holds images, or several, which this step shows to the model:
-        see the operator's `images`. By default a step shows none.
-    :param each: the name of an earlier step with several completions (`n` in its `sampling`). This step asks
-        once about each of them that is good: in its templates that step's columns are those of the one
-        completion. The answers are this step's completions, in the same order.
-    :param best: with `each`, a property of this step's JSON schema, a number or a boolean: the larger it is,
-        the better. The completions of both steps are put in this order, so that ``<name>_response`` and the
-        typed columns of both are those of the best one.
-    :param adapter: where the adapter (LoRA) lies that answers this step; by default the operator's `adapter`.
+    :param images: one or several columns of the source with images that this step shows to the model, as the
+        operator's `images`; default none.
+    :param each: an earlier step with several completions (`n` in its `sampling`). This step asks once about
+        each good one, which its templates read in that step's columns. Its answers are this step's
+        completions, in the same order.
+    :param best: with `each`: a number or boolean property of this step's JSON schema. The completions of both
+        steps are sorted by it, the largest first; ``<name>_response`` and the typed columns are those of the
+        first.
+    :param adapter: location of the LoRA adapter that answers this step; default: the operator's `adapter`.
     :param sampling: vLLM's sampling parameters, merged over the operator's `sampling`.
-    :param sampling_column: a column of the source with sampling parameters that override `sampling` per row;
-        by default the operator's `sampling_column`.
-    :param tools: functions that the model may call in this step, in OpenAI's form: see the operator's
-        `tools`. The calls are in ``<name>_tool_calls``; the operator's `tool_call_parser` reads them.
+    :param sampling_column: a column of the source with sampling parameters that override `sampling` for its
+        row; default: the operator's `sampling_column`.
+    :param tools: functions that the model may call in this step, as the operator's `tools`. The calls are in
+        ``<name>_tool_calls``; the operator's `tool_call_parser` reads them.
     :param tool_choice: as the operator's `tool_choice`, for this step.
-    :param response_format: ``text`` (default), ``json_object`` or a JSON schema, whose properties become
+    :param response_format: ``text`` (default), ``json_object``, or a JSON schema, whose properties become
         typed columns.
-    :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
-    :param on_rejected: whether a row whose response is not what was asked for (not the JSON, a call that fits
-        no tool, or truncated with `on_truncated` ``error``) shall ``fail`` (default) or ``continue``: then
-        the text is in ``<name>_response``, a call in ``<name>_tool_calls``, typed columns are null, and
-        ``<name>_rejected`` has the reason, else null.
-    :param when: a condition, or a list of conditions that must all hold, on columns of the source or of
-        earlier steps: ``("draft_rejected", "is not null")`` or ``(column, operator, value)`` with one of
-        ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``. A row that does not fulfil them
-        is not asked, and its columns of this step are null. By default each row is asked.
+    :param on_truncated: ``keep`` a truncated response (default), or count it as an ``error``.
+    :param on_rejected: a response that is not what was asked for (not the JSON, a call that fits no tool,
+        truncated with `on_truncated` ``error``) lets its row ``fail`` (default) or ``continue``. Then
+        ``<name>_response`` and ``<name>_tool_calls`` hold it, ``<name>_rejected`` the reason, and typed
+        columns are null.
+    :param when: a condition, or a list that must all hold, on columns of the source or of earlier steps:
+        ``("draft_rejected", "is not null")`` or ``(column, operator, value)`` with ``==``, ``!=``, ``<``,
+        ``<=``, ``>``, ``>=``, ``in`` or ``not in``. Other rows are not asked, and their columns of this step
+        are null. Default: ask each row.
     """
 
     def __init__(

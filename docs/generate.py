@@ -4,8 +4,8 @@
 Run ``python docs/generate.py`` after a change of a docstring, an argument or a field; a test asks for it.
 The pages are written by hand except the regions between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 Texts come from docstrings: the summary, and each ``:param``. A line that ends with a colon before some of the
-parameters names their group. An argument of a batch inference is documented once, at its operator; the spec's
-reference and schema take its text from there.
+parameters names their group. An argument of a batch inference is documented once, at its operator: the spec's
+schema takes its text from there, and the spec's page links it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from os import PathLike
@@ -30,12 +30,18 @@ DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
 sys.path.insert(0, str(DOCS.parent))
 
-from airflow_provider_raybatch.cli.verbs import PROGRAM, VERBS, Option, Verb  # noqa: E402 - the line above finds it  # noqa: E402
+from airflow_provider_raybatch.cli.verbs import (  # noqa: E402 - the line above finds it
+    PROGRAM,
+    TASK_OPTIONS,
+    VERBS,
+    Option,
+    Verb,
+)
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster  # noqa: E402
 from airflow_provider_raybatch.contract import failures, spec  # noqa: E402
 from airflow_provider_raybatch.contract.arguments.steps import StepArguments  # noqa: E402
 from airflow_provider_raybatch.contract.base import ContractModel  # noqa: E402
-from airflow_provider_raybatch.contract.manifest import BatchManifest  # noqa: E402
+from airflow_provider_raybatch.contract.manifest import BatchManifest, RunResult  # noqa: E402
 from airflow_provider_raybatch.contract.report import Report  # noqa: E402
 
 CLASSES = {
@@ -48,6 +54,8 @@ CLASSES = {
     "Step": "steps",
 }
 """The classes whose arguments the reference lists, by the module that has them."""
+RESULTS: tuple[type[ContractModel], ...] = (RunResult, BatchManifest, Report)
+"""What a job leaves, on one page; the second and third have all fields of the first."""
 
 REGION = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _PARAM = re.compile(r"^:param (\w+):", re.MULTILINE)
@@ -86,15 +94,15 @@ def _filled(page: str) -> str:
 def _region(name: str) -> str:
     """The content of a region.
 
-    :param name: ``arguments CLASS``, ``arguments CLASS / GROUP``, ``fields MODEL``, ``failure classes`` or
-        ``verbs``.
+    :param name: ``arguments CLASS``, ``arguments CLASS / GROUP``, ``fields of the spec``, ``fields of
+        results``, ``failure classes`` or ``verbs``.
     """
     kind, _, rest = name.partition(" ")
     tables: dict[str, Callable[[str], str]] = {
         "arguments": _arguments,
-        "fields": _fields,
+        "fields": lambda of: _spec_fields() if of == "of the spec" else _result_fields(),
         "failure": lambda _: _failure_classes(),
-        "verbs": lambda _: "\n".join(line for verb in VERBS for line in _verb(verb)),
+        "verbs": lambda _: "\n".join([*(line for verb in VERBS for line in _verb(verb)), *_task_options()]),
     }
     return tables[kind](rest)
 
@@ -200,8 +208,21 @@ def _documented_members(kind: type[failures.FailureClass]) -> Iterator[tuple[fai
 def _verb(verb: Verb) -> Iterator[str]:
     yield f"## {verb.name}\n\n{verb.description}\n\n```bash"
     yield from (f"{PROGRAM} {example}" for example in verb.examples)
-    yield "```\n\n| option | meaning |\n| --- | --- |"
-    for option in verb.options:
+    yield "```\n"
+    yield from _options_table([one for one in verb.options if one not in TASK_OPTIONS])
+    if set(TASK_OPTIONS) <= set(verb.options):
+        yield "And [the options of a batch inference](#options-of-a-batch-inference).\n"
+
+
+def _task_options() -> Iterator[str]:
+    yield "## Options of a batch inference\n"
+    yield "They name a task of a DAG file, the operator's arguments, or both; options override the task.\n"
+    yield from _options_table(TASK_OPTIONS)
+
+
+def _options_table(options: Iterable[Option]) -> Iterator[str]:
+    yield "| option | meaning |\n| --- | --- |"
+    for option in options:
         yield f"| `{_usage(option)}` | {_cell(_sentence(option.settings['help']))} |"
     yield ""
 
@@ -219,7 +240,7 @@ def _usage(option: Option) -> str:
     return f"[{value}]" if settings.get("nargs") == "?" else value
 
 
-# Fields of spec and manifest.
+# Fields of spec, manifest and report.
 
 
 def _schema_file(model: type[ContractModel]) -> str:
@@ -259,7 +280,7 @@ def _describe(schema: dict[str, Any], model: type[ContractModel]) -> None:
 def _texts_of_fields(model: type[ContractModel]) -> dict[str, str]:
     """What each field means. The docstrings of the operator and of `Step` document their arguments."""
     texts: dict[str, str] = {}
-    for kind in model.__mro__:
+    for kind in reversed(model.__mro__):
         if issubclass(kind, ContractModel):
             texts |= _texts_of(inspect.cleandoc(kind.__doc__ or ""))[1]
     if model is StepArguments:
@@ -270,32 +291,69 @@ def _texts_of_fields(model: type[ContractModel]) -> dict[str, str]:
     return texts
 
 
-def _fields(name: str) -> str:
-    models: dict[str, type[ContractModel]] = {
-        "BatchInferenceSpec": spec.BatchInferenceSpec, "BatchManifest": BatchManifest,
-        "Report": Report,
-    }  # fmt: skip
-    schema = _schema(models[name])
-    parts = [f"## {name}\n", *_section(schema)]
-    for part, inner in schema.get("$defs", {}).items():
-        if "properties" in inner:
-            parts += [f"## {part}\n", *_section(inner)]
-    return "\n".join(parts)
+def _spec_fields() -> str:
+    """The spec's fields with their defaults. Names of arguments are links to where they are documented."""
+    schema = _schema(spec.BatchInferenceSpec)
+    groups = {one.name: one.group for one in arguments("RayBatchInferenceOperator")}
+    groups_of_steps = {one.name: "Steps" for one in arguments("Step")}
+    tables = {"BatchInferenceSpec": schema, **_inner(schema)}
+    elsewhere = tables.keys() & _result_tables().keys()
+    parts: list[str] = []
+    for name in [one for one in tables if one not in elsewhere]:
+        known = {"BatchInferenceSpec": groups, "StepArguments": groups_of_steps}.get(name, {})
+        parts += [f"## {name}\n", tables[name]["description"] + "\n", _spec_table(tables[name], known)]
+    page = "\n".join(parts)
+    for name in elsewhere:
+        page = page.replace(f"](#{name.lower()})", f"](manifest.md#{name.lower()})")
+    return page
 
 
-def _section(schema: dict[str, Any]) -> Iterator[str]:
-    yield schema["description"] + "\n"
-    rows: list[str] = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
+def _spec_table(schema: dict[str, Any], groups: Mapping[str, str]) -> str:
+    rows = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
     needed = schema.get("required", ())
     for name, field in schema["properties"].items():
         # Pydantic doesn't tell a default that a function makes; here all of them are empty.
         absent: object = [] if field.get("type") == "array" else {}
         default = "needed" if name in needed else f"`{json.dumps(field.get('default', absent))}`"
-        rows.append(f"| `{name}` | {_type(field)} | {default} | {_cell(field.get('description', ''))} |")
-    yield "\n".join(rows) + "\n"
+        shown, meaning = f"`{name}`", _cell(field.get("description", ""))
+        if group := groups.get(name):
+            shown, meaning = f"[{shown}](operators.md#{group.lower().replace(' ', '-')})", ""
+        rows.append(f"| {shown} | {_type(field)} | {default} | {meaning} |")
+    return "\n".join(rows) + "\n"
 
 
-def _type(field: dict[str, Any]) -> str:
+def _result_fields() -> str:
+    """The fields of manifest and report, those of both once. A job writes them, so defaults are left out."""
+    parts: list[str] = []
+    for name, schema in _result_tables().items():
+        parts += [f"## {name}\n", schema["description"] + "\n"]
+        parts += ["| field | type | meaning |", "| --- | --- | --- |"]
+        for field, one in schema["properties"].items():
+            parts.append(f"| `{field}` | {_type(one, bounds=False)} | {_cell(one.get('description', ''))} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _result_tables() -> dict[str, dict[str, Any]]:
+    """The schemas of :data:`RESULTS` and of what is in them; a field of the first is there alone."""
+    schemas = {model.__name__: _schema(model) for model in RESULTS}
+    shared, *others = schemas.values()
+    for one in others:
+        one["properties"] = {
+            name: field for name, field in one["properties"].items() if name not in shared["properties"]
+        }
+    inner = {name: part for schema in schemas.values() for name, part in _inner(schema).items()}
+    return {**schemas, **dict(sorted(inner.items()))}
+
+
+def _inner(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: part for name, part in schema.get("$defs", {}).items() if "properties" in part}
+
+
+def _type(field: dict[str, Any], *, bounds: bool = True) -> str:
+    def inner(one: dict[str, Any]) -> str:
+        return _type(one, bounds=bounds)
+
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
         page = "failures.md" if name == failures.FailureClass.__name__ else f"#{name.lower()}"
@@ -306,17 +364,17 @@ def _type(field: dict[str, Any]) -> str:
         return " or ".join(f"`{json.dumps(value)}`" for value in field["enum"])
     options = field.get("anyOf") or field.get("oneOf")
     if options:
-        return " or ".join(_type(option) for option in options)
+        return " or ".join(map(inner, options))
     match field.get("type"):
         case "array" if "prefixItems" in field:
-            return f"[{', '.join(_type(item) for item in field['prefixItems'])}]"
+            return f"[{', '.join(map(inner, field['prefixItems']))}]"
         case "array":
-            return f"list of {_type(field['items'])}"
+            return f"list of {inner(field['items'])}"
         case "object":
-            inner = field.get("additionalProperties")
-            return f"object of {_type(inner)}" if isinstance(inner, dict) else "object"
+            values = field.get("additionalProperties")
+            return f"object of {inner(values)}" if isinstance(values, dict) else "object"
         case kind:
-            return str(kind or "any") + _bounds(field)
+            return str(kind or "any") + (_bounds(field) if bounds else "")
 
 
 def _bounds(field: dict[str, Any]) -> str:

@@ -118,9 +118,8 @@ VERBS = (
         function="init:write_dag",
         summary="Write a DAG file for a CSV, JSONL or Parquet file",
         description=(
-            "Look at a file of rows, and write a DAG that asks a question about the texts and images of each "
-            "of them. Without --model it is a dry run, which needs no model. Comments in the file say what "
-            "to change next."
+            "Write a DAG that asks a question about the texts and images of each row of a file. Without "
+            "--model it is a dry run without a model. Comments in the file say what to change next."
         ),
         examples=(
             "init companies.csv",
@@ -152,10 +151,9 @@ VERBS = (
         summary="Show what rows would be asked, with tokens and request keys",
         description=(
             "Show rows as a job would ask them: rendered messages, tokens, request keys, which rows have "
-            "an answer already, and what would be refused. A job without GPUs on the cluster reports it, "
-            "and writes nothing to the destination. With --ask, a warm engine answers the rows, or one "
-            "that starts on the GPUs that a replica of the task would have. Of several steps the prompts of "
-            "later ones are shown with --ask, since they read answers."
+            "an answer already, and what would be refused. It runs a job without GPUs on the cluster, and "
+            "writes nothing to the destination. With --ask, a warm engine answers the rows, or a new one on "
+            "the GPUs of one replica. Prompts of later steps need --ask, since they read answers."
         ),
         examples=(
             "preview --dag dags/nightly.py --task label",
@@ -186,11 +184,11 @@ VERBS = (
         function="plan:show_plan",
         summary="Show how long prompts are, and each size of the job with its reason",
         description=(
-            "Show rows and bytes of the source, how many tokens the prompts of each step have (and how those "
-            "of images were counted), what a smaller max_model_len would cut off, and each size that the job "
-            "would have on the cluster as it is now. Where the task has a dataset at its destination or "
-            "beside it, also time and cost at that run's rates, unless model, engine or GPUs have changed. A "
-            "job without GPUs reports it; it starts no engine, and writes nothing to the destination."
+            "Show rows and bytes of the source, tokens of each step's prompts (and how those of images were "
+            "counted), what a smaller max_model_len would cut off, and each size of the job on the cluster "
+            "as it is now. If the task has a dataset at its destination or beside it, also time and cost at "
+            "that run's rates, unless model, engine or GPUs have changed. It runs a job without GPUs, starts "
+            "no engine, and writes nothing to the destination."
         ),
         examples=(
             "plan --dag dags/nightly.py --task label",
@@ -254,9 +252,8 @@ VERBS = (
         function="report:show_report",
         summary="Show how a run went: rows, reasons, cost, samples",
         description=(
-            "Show the report of a batch inference that has run: rows and reasons of failed ones, cost, "
-            "answers and samples, each number beside the last dataset's. It is read from the destination; of "
-            "several runs there, the newest one is shown."
+            "Show the report of a run from its destination: rows and reasons of failed ones, cost, answers "
+            "and samples, each number beside the last dataset's. By default the newest run is shown."
         ),
         examples=(
             "report s3://lake/industries/",

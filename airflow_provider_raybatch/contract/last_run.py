@@ -30,12 +30,9 @@ class LastRun(ContractModel):
     """What a task's last dataset was like: numbers alone; ``None`` where it is not known.
 
     :param rows: good rows, and `errors` failed ones.
-    :param seconds: the job's.
-    :param input_tokens: of the delivered rows, and `output_tokens`.
-    :param tokens_paid: as in the manifest, and `gpu_seconds`, `cost` and `currency`.
-    :param finish_reasons: completions by finish reason.
-    :param errors_by_step: failed rows by the step that failed.
-    :param columns: of the dataset, name and Arrow type; ``None`` where only the numbers are known.
+    :param input_tokens: of the delivered rows; so are `output_tokens`.
+    :param tokens_paid: as in the manifest; so are `gpu_seconds`, `cost` and `currency`.
+    :param columns: name and Arrow type; ``None`` if only the numbers are known.
     :param created_at: ISO 8601, in UTC.
     """
 

@@ -33,17 +33,16 @@ class Column(ContractModel):
 class Counts(ContractModel):
     """Rows. `input` = `ok` + `error`.
 
-    :param resumed: of the ok rows, how many an earlier submission had generated.
-    :param reused: of the ok rows, how many came out of the response store.
-    :param duplicates: of the ok rows, how many got the answer of an equal request of this dataset.
-    :param blank: of all rows, how many give the prompt only blank text (of several steps, the first prompt);
-        of a user's function or a column of chats, how many were left out for that.
-    :param chunks: rows of the dataset, where `chunk_tokens` made several of a row; otherwise they are the ok
+    :param resumed: ok rows that an earlier submission generated.
+    :param reused: ok rows from the response store.
+    :param duplicates: ok rows with the answer of an equal request of this dataset.
+    :param blank: rows that give the (first) prompt only blank text; of a user's function or a column of
+        chats, rows that were left out for that.
+    :param chunks: rows of the dataset, if `chunk_tokens` made several of a row; else the dataset has the ok
         rows.
     :param errors_by_step: failed rows by the step that failed: read, template, media, tokenize, engine,
-        parse, length, postprocess; cancelled, expired or limit_reached, where a batch of the Batch API has
-        ended before.
-        Where several steps ask about a row, after the name of one, such as ``draft.parse``.
+        parse, length, postprocess; in a batch of the Batch API that ended early also cancelled, expired,
+        limit_reached. With `steps`, after a step's name, such as ``draft.parse``.
     """
 
     input: int = Field(ge=0)
@@ -76,11 +75,11 @@ class Counts(ContractModel):
 class Tokens(ContractModel):
     """Tokens of the delivered rows, whoever paid for them; and of rows that failed in a later one of `steps`.
 
-    :param cached: of `input`, how many came out of the prefix cache.
+    :param cached: tokens of `input` from the prefix cache.
     :param output: generated tokens.
-    :param reasoning: of `output`, how many came before the answers; ``None`` without a reasoning parser.
-    :param filled: tokens that the choices of `structured_outputs` forced, filled in instead of generated;
-        counted for rows that were generated for this input, and not in `output`.
+    :param reasoning: tokens of `output` before the answers; ``None`` without a reasoning parser.
+    :param filled: tokens that the choices of `structured_outputs` forced, so they were filled in and not
+        generated; not in `output`, and only of rows that were generated for this input.
     """
 
     input: int = Field(default=0, ge=0)
@@ -93,18 +92,16 @@ class Tokens(ContractModel):
 class ReplicaStats(ContractModel):
     """What one replica did in this submission.
 
-    :param startup_seconds: from the start of its process to the first request it could take.
-    :param began_seconds: from the first request of all replicas to its own first one.
-    :param ended_seconds: from the first request of all replicas to its own last answer.
-    :param cpu_seconds: CPU time of its own process since its engine was ready, without those of the engine,
-        where rows are tokenised and detokenised. Near `generation_seconds` or above, it is this process that
-        the GPU waits for.
-    :param gpus: ids of its GPUs on its node, as Ray gives them; empty without a GPU, and where they lie
-        on several nodes. Of equal GPUs one may be a few percent slower than another.
-    :param gpu_utilization: mean of the driver's reading, 0 to 100, ``None`` without an NVIDIA GPU. Says that
-        kernels ran, not how well: judge by tokens a second. Of a GPU that engines share, it is that of all of
-        them together.
-    :param gpu_share: `num_gpus`, where it is less than one; ``None`` where the replica has whole GPUs.
+    :param startup_seconds: from its process's start until it could take a request.
+    :param began_seconds: from the first request of all replicas to its own.
+    :param ended_seconds: from the first request of all replicas to its last answer.
+    :param cpu_seconds: CPU time of its own process, which tokenises and detokenises, without the engine's
+        processes, since the engine was ready. If it is near `generation_seconds`, the GPU waits for this
+        process.
+    :param gpus: ids of its GPUs on its node, as Ray gives them; empty without a GPU or with several nodes.
+    :param gpu_utilization: mean of the driver's reading, 0 to 100; ``None`` without an NVIDIA GPU. It says
+        that kernels ran, not how well. Engines that share a GPU all have the GPU's.
+    :param gpu_share: `num_gpus` below one; ``None`` with whole GPUs.
     """
 
     replica: str
@@ -124,8 +121,8 @@ class ReplicaStats(ContractModel):
 class StageSeconds(ContractModel):
     """Seconds summed over all batches, so they exceed wall time where batches overlap.
 
-    :param load_images: in which images were fetched and decoded, summed over rows.
-    :param wait_for_images: in which an engine had room for a row whose images were still being loaded.
+    :param load_images: fetching and decoding images, summed over rows.
+    :param wait_for_images: an engine had room for a row whose images were still loading.
     """
 
     read: float = 0.0
@@ -141,14 +138,14 @@ class StageSeconds(ContractModel):
 class Timing(ContractModel):
     """Wall seconds of this submission, and its rates over `generation_seconds`.
 
-    :param preflight_seconds: until the destination was claimed, the wait for nodes included.
+    :param preflight_seconds: until the destination was claimed, with the wait for nodes.
     :param startup_seconds: from the job's start to the first request in an engine.
-    :param phases: seconds of what they are made of, in this order: `source` (destination, listing, rows and
-        ids), `prompt` (the first rows become requests), `nodes` (the wait for them), `model` (its check),
-        `earlier` (what earlier jobs and the response store have), `claim`, `replica` (until its process has
-        begun), `import` (of the engine's package), `engine` (its processes, weights, compilation) and `rows`
-        (the first ones are read, rendered and tokenised). Replicas start meanwhile, and the last four have
-        only the seconds after `claim`. A job that makes no request has those before `replica`.
+    :param phases: seconds of each part of the start, in this order: `source` (destination, listing, rows,
+        ids), `prompt` (first rows become requests), `nodes` (wait for them), `model` (its check), `earlier`
+        (answers of earlier jobs and the response store), `claim`, `replica` (process start), `import` (of the
+        engine's package), `engine` (processes, weights, compilation), `rows` (first ones read, rendered,
+        tokenised). The last four overlap the others; only their seconds after `claim` count. They are missing
+        in a job without requests.
     :param generation_seconds: from the first request to the last finished row.
     :param commit_seconds: publishing the dataset.
     :param total_seconds: from the job's start until the dataset was written.
@@ -168,7 +165,7 @@ class Digests(ContractModel):
     """What the responses depend on: SHA-256, 32 hex digits; empty where an engine has no such thing.
 
     :param spec: the spec's response digest.
-    :param adapters: of each adapter's weights and config, by its name.
+    :param adapters: weights and config of each adapter, by its name.
     """
 
     model: str = ""
@@ -181,13 +178,11 @@ class Digests(ContractModel):
 class Savings(ContractModel):
     """Input and output tokens that the run would have paid for besides, by what saved them.
 
-    :param resumed: earlier jobs had the answers: attempts of this run, which a retry would ask again, and
-        runs before a clear.
+    :param resumed: earlier jobs had the answers: attempts of this run, and runs before a clear.
     :param reused: the response store had them.
     :param duplicates: equal rows of this dataset had them.
-    :param filled: choices forced them, so that they were not generated.
-    :param cost: what all of them would have cost at this run's own cost a token, an estimate; ``None`` where
-        that is not known.
+    :param filled: choices forced these tokens, so they were not generated.
+    :param cost: estimate at this run's own cost a token; ``None`` if that is not known.
     """
 
     resumed: int = Field(default=0, ge=0)
@@ -202,16 +197,16 @@ class RunStatistics(ContractModel):
 
     :param timing: of this submission; so are `stages`, `replicas`, `plan` and `versions`.
     :param replicas: what each one did.
-    :param gpu_seconds: GPUs times seconds for which the run's replicas held them, over all attempts since the
-        last clear, as far as these could note it; a driver that is killed may lose its last minute.
-    :param gpu_seconds_by_type: the same by Ray's accelerator type, ``""`` where the type is not known.
-    :param gpu_hour_price: of one GPU, by accelerator type; types without a price are left out.
-    :param cost: of all GPUs held: `gpu_seconds_by_type` times `gpu_hour_price`; 0 without GPUs, ``None``
-        unless each has a price.
-    :param currency: of `gpu_hour_price` and `cost`, in ISO 4217.
-    :param effective_sampling: the model's `generation_config` merged with the user's `sampling`.
-    :param plan: the job's sizes, each as `value` and `reason`; under `engine` those of the engine itself.
-    :param versions: of the software that made it.
+    :param gpu_seconds: GPUs times seconds for which replicas held them, in all attempts since the last clear.
+        A driver that is killed may lose its last minute.
+    :param gpu_seconds_by_type: the same by Ray's accelerator type, ``""`` if it is not known.
+    :param gpu_hour_price: price of one GPU by accelerator type; types without a price are left out.
+    :param cost: `gpu_seconds_by_type` times `gpu_hour_price`; 0 without GPUs, ``None`` unless each type has a
+        price.
+    :param currency: currency of `gpu_hour_price` and `cost`, in ISO 4217.
+    :param effective_sampling: the model's `generation_config`, merged with `sampling`.
+    :param plan: the job's sizes, each as `value` and `reason`; the engine's own under `engine`.
+    :param versions: of the software.
     """
 
     cost: float | None = Field(default=None, ge=0)
@@ -231,23 +226,22 @@ class RunStatistics(ContractModel):
 class RunResult(RunStatistics):
     """What a run came to: its manifest has it, and its report.
 
-    :param counts: ``None`` where no dataset was published; so are `tokens_saved`, `tokens_generated` and
+    :param counts: ``None`` if no dataset was published; so are `tokens_saved`, `tokens_generated` and
         `savings`.
-    :param tokens_paid: input and output tokens that the task's run paid for, over all attempts since the last
-        clear, failed rows included. What killed processes had generated and not written counts as of their
-        last report: a replica's is a second old, a driver's half a minute.
-    :param tokens_lost: of `tokens_paid`, those of answers that processes had generated and not yet written
-        when they were killed.
-    :param tokens_saved: of `tokens`, input and output tokens that the run did not pay for: earlier runs, the
+    :param tokens_paid: input and output tokens that the run paid for, in all attempts since the last clear,
+        failed rows included. Tokens that a killed process had not written count as of its last report
+        (replica: each second; driver: each half minute).
+    :param tokens_lost: tokens of `tokens_paid` whose answers were not written before their process was
+        killed.
+    :param tokens_saved: input and output tokens of `tokens` that the run did not pay for: earlier runs, the
         response store or equal rows had the answers.
-    :param tokens_generated: of `tokens.output`, those that this submission generated.
-    :param savings: what the run would have paid for without resume, reuse and the like: `tokens_saved`,
-        what earlier attempts had asked, and forced tokens.
-    :param steps: what became of each of `steps`, in their order; ``None`` where the task asked one question,
-        or where it is not known.
+    :param tokens_generated: tokens of `tokens.output` that this submission generated.
+    :param savings: what resume, reuse and the like saved: `tokens_saved`, answers of earlier attempts, and
+        forced tokens.
+    :param steps: counts of each of `steps`, in their order; ``None`` for one question, or if not known.
     :param finish_reasons: completions by finish reason (``stop``, ``length``, ...).
-    :param last_run: the dataset of the same task before this one, where it is known.
-    :param uri: the immutable folder that holds the dataset and nothing else; ``None`` where there is none.
+    :param last_run: the task's dataset before this one, if known.
+    :param uri: the immutable folder that holds the dataset and nothing else; ``None`` if there is none.
     :param dead_letter_uri: folder of the failed rows, with reason and request; ``None`` if there are none.
     :param submission_id: Ray's id of the job.
     :param created_at: ISO 8601, in UTC.
@@ -272,19 +266,16 @@ class RunResult(RunStatistics):
 
 
 class BatchManifest(RunResult):
-    """A committed dataset.
+    """A committed dataset, so `counts`, `format`, `uri`, tokens and savings are never ``None`` in it.
 
-    :param uri: the immutable folder that holds `files` and nothing else.
-    :param report_uri: ``report.html`` about the dataset, with ``report.json`` beside it; ``None`` where it
-        could not be written.
-    :param errors_uri: folder of the rows in `dead_letter_uri` as OpenAI's error files, where `format` is
-        ``openai_batch``.
+    :param report_uri: ``report.html``, with ``report.json`` beside it; ``None`` if it could not be written.
+    :param errors_uri: folder of the failed rows as OpenAI's error files, if `format` is ``openai_batch``.
     :param ordered: whether `preserve_order` promised the input's order.
-    :param reasons_by_step: of each step in `counts.errors_by_step` its most frequent reason, the first
+    :param reasons_by_step: the most frequent reason of each step in `counts.errors_by_step`, its first
         sentence.
-    :param id_column: the column whose values name the rows; ``None`` where their positions in the input do.
+    :param id_column: the column whose values identify the rows; ``None``: their positions in the input.
     :param response_column: the column with the responses.
-    :param chunk_column: the column with the number of each chunk, where `chunk_tokens` cut texts.
+    :param chunk_column: the column with each chunk's number, if `chunk_tokens` cut texts.
     :param files: in the order of the dataset.
     :param owner: the task that made it.
     :param run_token: of the task's run; a retry keeps it, a clear renews it.

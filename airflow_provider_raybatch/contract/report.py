@@ -43,8 +43,8 @@ class FailureGroup(ContractModel):
 class SampleAnswer(ContractModel):
     """What was asked about a row and what came. Texts are cut.
 
-    :param step: its name; ``None`` where the task asked one question.
-    :param request: what was asked as a person reads it, before the chat template.
+    :param step: its name; ``None`` for one question.
+    :param request: what was asked, as a person reads it, before the chat template.
     """
 
     step: str | None = None
@@ -102,19 +102,19 @@ class StepAnswers(ContractModel):
 class Report(RunResult):
     """A job after its end.
 
-    :param rows: good rows, `errors` failed ones, of `total` in the input; ``None`` where that is not known.
-    :param seconds: of the job, from its start.
-    :param state: ``committed``; ``failed``, where the job said why; ``ended``, where it was killed or lost.
-    :param attempts: jobs of the task's run that are known, this one included.
+    :param rows: good rows, `errors` failed rows, `total` rows of the input; ``None`` if not known.
+    :param seconds: from the job's start to its end.
+    :param state: ``committed``; ``failed``: the job said why; ``ended``: it was killed or lost.
+    :param attempts: known jobs of the task's run, with this one.
     :param failures: by step, the most frequent one first.
-    :param prompt_tokens: lengths of prompts, and `output_tokens` of answers.
-    :param answers: the most frequent first, where they are few; ``None`` where they are not.
-    :param answers_by_step: the same of each of `steps`; the report itself has the finish reasons of all then,
-        and neither lengths nor answers.
+    :param prompt_tokens: lengths of prompts; `output_tokens`: of answers.
+    :param answers: the most frequent first, if there are few different ones; else ``None``.
+    :param answers_by_step: the same for each of `steps`; the report's own `finish_reasons` are of all steps
+        then, and it has neither lengths nor answers.
     :param course: rates over time; empty where no request was made.
-    :param arguments: what was asked for, as far as it explains the result: model, engine, prompt, sampling.
-    :param columns: of the dataset, name and Arrow type.
-    :param content: whether content of rows may be in here; False with `report_samples` 0.
+    :param arguments: those that explain the result: model, engine, prompt, sampling.
+    :param columns: name and Arrow type.
+    :param content: whether it may hold content of rows; False with `report_samples` 0.
     """
 
     schema_version: Literal[1] = 1

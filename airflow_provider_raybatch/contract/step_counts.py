@@ -14,19 +14,18 @@ class StepCounts(ContractModel):
     Rows that failed in an earlier step are in none of the counts.
 
     :param asked: rows that the step asked about, whoever paid for the responses.
-    :param skipped: rows that did not fulfil its conditions (`when`), or gave its prompt only blank text with
-        `on_blank` ``null``; their columns of the step are null.
-    :param ok: asked rows whose response is what was asked for.
-    :param rejected: asked rows that went on with another response (`on_rejected` ``continue``).
+    :param skipped: rows whose conditions (`when`) did not hold, or with only blank text (`on_blank`
+        ``null``); their columns of the step are null.
+    :param ok: asked rows with a response as asked for.
+    :param rejected: asked rows that continued with another response (`on_rejected`).
     :param errors: asked rows that failed here.
-    :param input_tokens: of all asked rows whose responses are known; `cached_tokens` of them came out of the
-        prefix cache.
+    :param input_tokens: of all asked rows with known responses; `cached_tokens` of them from the prefix
+        cache.
     :param output_tokens: generated tokens of the same rows.
-    :param resumed: of `ok` and `rejected`, how many responses an earlier submission had generated.
-    :param reused: of `ok` and `rejected`, how many responses came out of the response store.
-    :param duplicates: of `ok` and `rejected`, how many rows have the response of an equal request.
-    :param tokens_saved: input and output tokens that the run did not pay for: earlier runs, the response
-        store or an equal request had the responses.
+    :param resumed: responses of `ok` and `rejected` that an earlier submission generated.
+    :param reused: responses of `ok` and `rejected` from the response store.
+    :param duplicates: rows of `ok` and `rejected` with the response of an equal request.
+    :param tokens_saved: input and output tokens that the run did not pay for, as in the manifest.
     """
 
     name: str

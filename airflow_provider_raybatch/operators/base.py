@@ -62,26 +62,25 @@ class RayOperator(CommonArguments):
     A retry takes the job that an earlier attempt left, running or finished, even if it was handed over
     already. A clear starts a new job and stops the old one.
 
-    :param ray_conn_id: Airflow connection of type ``ray``, default ``ray_default``. With the host ``local``
-        in it, the task starts a private Ray for itself and always runs blocking.
+    :param ray_conn_id: Airflow connection of type ``ray``, default ``ray_default``. If its host is ``local``,
+        the task starts a private Ray for itself and always runs blocking.
     :param ray_cluster: in place of `ray_conn_id`, a
         :class:`~airflow_provider_raybatch.cluster.kuberay.cluster.KubeRayCluster`: a cluster on Kubernetes
-        that is made for the job and goes with it, or a running one by its name.
-    :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
+        that is made for the job and goes with it, or the name of a running one.
+    :param deferrable: free the worker while the job runs; default: Airflow's ``[operators]
         default_deferrable``.
-    :param poll_interval: seconds between two polls, default 10; longer where a triggerer follows more than
-        700 jobs on one cluster.
-    :param timeout: seconds or ``timedelta`` from the start of an attempt to the job's deadline; default none.
-        Each attempt has its own. With `deferrable`, Airflow's `execution_timeout` is one, too.
-    :param deadline: the time by which the job of any attempt must have ended: a ``datetime`` or its text in
-        ISO 8601, with a time zone; default none. The earlier of it and `timeout` counts. Once it has passed,
-        nothing is submitted, and the task fails without a retry; the result of a finished job is still
-        returned.
+    :param poll_interval: seconds between two polls, default 10; longer if a triggerer follows more than 700
+        jobs on one cluster.
+    :param timeout: seconds or ``timedelta`` from the start of each attempt to its job's deadline; default
+        none. With `deferrable`, Airflow's `execution_timeout` counts as one, too.
+    :param deadline: time by which the job of any attempt must have ended: a ``datetime``, or its text in ISO
+        8601 with a time zone; default none. The earlier of it and `timeout` counts. After it nothing is
+        submitted, and the task fails without a retry; the result of a finished job is still returned.
     :param cancel_on_kill: stop the job when the task is killed, marked or cleared while it runs; default yes.
         In blocking mode that includes a worker that is shut down.
     :param cancel_on_timeout: stop the job when its deadline passes; default yes.
-    :param on_stale_state: what to do about a job of the same run that was submitted with other arguments:
-        ``replace`` it (default), ``adopt`` it, or ``fail`` without a retry.
+    :param on_stale_state: a job of the same run that was submitted with other arguments: ``replace`` it
+        (default), ``adopt`` it, or ``fail`` without a retry.
     :raises SpecError: an argument can't be used, and no template or XCom decides it.
 
     All are template fields and take XComs. Text for a number, a duration or a boolean is converted; ``None``

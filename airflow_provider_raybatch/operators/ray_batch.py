@@ -56,168 +56,168 @@ class RayBatchInferenceOperator(RayOperator):
 
     Input:
 
-    :param source: files, folders or globs (local, ``file://``, ``s3://``, ``https://``, ``hf://``), one or
-        a list; or what another batch inference returned.
-    :param format: ``parquet``, ``jsonl``, ``csv`` or ``arrow``; by default the extension tells. Or
-        ``openai_batch``: OpenAI's batch files. Their lines are whole requests, which replace the
-        arguments of the request.
-    :param csv_options: how CSV files are written: `delimiter`, `encoding`, and `header`, which is ``False``
-        or a list of names where the first row is data; by default a comma, UTF-8, and names in that row.
-    :param limit: only the first so many rows.
-    :param id_column: a column whose values name the rows; by default their positions in the input do.
+    :param source: files, folders or globs (local, ``file://``, ``s3://``, ``https://``, ``hf://``), one or a
+        list; or the result of another batch inference.
+    :param format: default: by the file's extension. ``openai_batch``: OpenAI's batch files, whose lines are
+        whole requests and replace the arguments of the request.
+    :param csv_options: how CSV files are written: `delimiter` (default: comma), `encoding` (default: UTF-8)
+        and `header`, ``False`` or a list of names if the first row is data.
+    :param limit: read only the first N rows.
+    :param id_column: a column whose values identify the rows; default: their positions in the input.
 
     Request; exactly one of `prompt`, `messages`, `messages_column`, `prompt_column`, `prompt_function` and
     `steps`:
 
-    :param prompt: a row template, which becomes one user message.
-    :param system_prompt: a row template, which becomes the system message before it.
+    :param prompt: a row template that becomes one user message.
+    :param system_prompt: a row template that becomes the system message.
     :param messages: a chat as a list of ``{"role", "content"}``, each content a row template.
     :param messages_column: a column that holds the chat: a list of structs or maps, or that list as JSON.
     :param prompt_column: a column that holds the raw prompt; no chat template is applied.
-    :param prompt_function: ``module:function``, called with each row on the cluster; its source travels too.
-    :param steps: several questions about each row on one engine, a list of
-        :class:`~airflow_provider_raybatch.steps.Step` or dictionaries of the same: each may read the answers
-        to those before it, and has its own columns, which begin with its name. `postprocess` gets the
-        response of the last one.
-    :param query: with `model_task` ``score``, a row template of the query, or one text for all rows.
+    :param prompt_function: ``module:function``, called with each row on the cluster; its source is sent with
+        the job.
+    :param steps: several questions about each row on one engine: a list of
+        :class:`~airflow_provider_raybatch.steps.Step` or of dictionaries with the same names. Each step may
+        read earlier answers; `postprocess` gets the last response.
+    :param query: with `model_task` ``score``: a row template of the query, or one text for all rows.
     :param document: a row template of the text that is scored for the query.
-    :param documents_column: a column with a list of such texts, or that list as JSON, for a ranking.
-    :param special_tokens_in_text: ``keep`` (default) special tokens in a row's text, such as ``<|im_end|>``,
-        which act as turns of the chat; ``escape`` them, or count the row as an ``error``.
-    :param on_overlong: a row whose prompt leaves no room for a response is an ``error`` (default), or
-        ``truncate`` cuts its longest values; with a pooling model, the end of a text that it can't take.
-    :param on_blank: rows whose values for the prompt are all null, empty or white space: ``ask`` (default)
-        about them all the same, where null fails a row, and a blank text does with a pooling model; ``null``
-        puts them into the dataset without an answer and a request; ``error`` fails them.
-    :param images: a column with the images of each row, or a list of columns in the order in which the model
-        sees them: bytes, structs with ``bytes`` as Hugging Face's datasets write them, references (a path,
-        ``file://``, ``s3://``, ``https://``, ``data:``), or lists of these. They fill the ``{"type":
-        "image"}`` parts of a chat; without any, they come before the text of its first user message.
-    :param keep_images: whether the dataset has the columns of `images` that hold bytes; default no.
-    :param image_roots: folders, local or ``s3://``, below which references of rows may lie; by default those
-        in which the source's files are.
-    :param image_hosts: host names whose ``https://`` references are fetched; default none.
-    :param max_image_bytes: of an image as it is stored; a larger one fails its row; default 20 MiB.
-    :param max_image_pixels: of an image; one with more fails its row before it is decoded; default 64
-        million.
-    :param image_timeout: seconds or ``timedelta`` for fetching and decoding one image, default 30.
+    :param documents_column: for a ranking: a column with a list of such texts, or that list as JSON.
+    :param special_tokens_in_text: special tokens in a row's text, such as ``<|im_end|>``, act as turns of the
+        chat: ``keep`` them (default), ``escape`` them, or fail the row (``error``).
+    :param on_overlong: a prompt that leaves no room for a response: ``error`` (default) fails the row,
+        ``truncate`` cuts its longest values (with a pooling model, the end of the text).
+    :param on_blank: rows whose prompt values are all null, empty or white space: ``ask`` (default), though a
+        null fails its row; ``"null"`` keeps the row without a request and an answer; ``error`` fails it.
+    :param images: a column with the images of each row, or several in the order in which the model sees them:
+        bytes, structs with ``bytes``, references (a path, ``file://``, ``s3://``, ``https://``, ``data:``),
+        or lists of these. They fill the ``{"type": "image"}`` parts of a chat, else come before the text of
+        its first user message.
+    :param keep_images: whether the dataset keeps the columns of `images` that hold bytes; default no.
+    :param image_roots: folders, local or ``s3://``, below which references may lie; default: the folders of
+        the source's files.
+    :param image_hosts: host names from which ``https://`` references are fetched; default none.
+    :param max_image_bytes: largest image as stored; a larger one fails its row; default 20 MiB.
+    :param max_image_pixels: most pixels of an image; one with more fails its row before it is decoded;
+        default 64 million.
+    :param image_timeout: seconds or ``timedelta`` to fetch and decode one image, default 30.
 
     Model and sampling:
 
-    :param model_task: ``generate`` (default) text; or of the text of each row, ``embed`` makes a vector, and
-        ``classify`` finds the label, with the probability of each; ``score`` says how well a document fits a
-        query.
-    :param model: Hugging Face id, or a folder or a bucket's prefix (``s3://``, ``gs://``, ``az://``) that the
-        cluster's nodes can read by their own identity; not needed with the ``echo`` engine.
-    :param served_model_name: what lines of an OpenAI batch file have as `model`; by default its value.
-    :param adapter: a LoRA adapter for all rows: the folder that PEFT has saved, its prefix in S3 (``s3://``),
-        which nodes read by their own identity, or a Hugging Face id, ``name@revision`` for one version.
-    :param adapters: LoRA adapters among which rows choose: locations as of `adapter`, by the names that
-        `adapter_column` has.
-    :param adapter_column: a column with the name of each row's adapter; null or empty for the model alone.
-    :param chat_template: replaces the tokenizer's. Never templated by Airflow.
-    :param chat_template_kwargs: passed to the chat template.
-    :param tools: functions that the model may call, in OpenAI's form (``{"type": "function", "function":
-        {"name", "description", "parameters"}}``): the chat template shows them, and the dataset has the
-        column ``tool_calls``.
-    :param tool_choice: ``auto`` (default) lets the model decide, ``required`` makes each response call a
-        tool, a tool's name (or OpenAI's form of it) makes each call that one, and ``none`` forbids it.
-    :param tool_call_parser: vLLM's parser for the form in which the model writes calls, such as ``hermes``.
+    :param model_task: ``generate`` text (default), ``embed`` (a vector), ``classify`` (a label and the
+        probability of each), or ``score`` (how well a document fits a query).
+    :param model: Hugging Face id, or a folder or bucket prefix (``s3://``, ``gs://``, ``az://``) that the
+        cluster's nodes can read by their own identity; not needed with ``echo``.
+    :param served_model_name: `model` in the lines of an OpenAI batch file; default: the value of `model`
+        here.
+    :param adapter: a LoRA adapter for all rows: the folder that PEFT saved, its ``s3://`` prefix (read by the
+        nodes' own identity), or a Hugging Face id, ``name@revision`` for one version.
+    :param adapters: LoRA adapters from which rows choose: locations as in `adapter`, by the names in
+        `adapter_column`.
+    :param adapter_column: a column with the name of each row's adapter; null or empty: the model alone.
+    :param chat_template: replaces the tokenizer's; never templated by Airflow.
+    :param chat_template_kwargs: passed to the chat template, such as ``{"enable_thinking": False}``.
+    :param tools: functions that the model may call, in OpenAI's form; the chat template shows them, and the
+        dataset gets the column ``tool_calls``.
+    :param tool_choice: ``auto`` (default), ``required`` (each response calls a tool), a tool's name or
+        OpenAI's form of it (each response calls that tool), or ``none``.
+    :param tool_call_parser: vLLM's parser for the model's calls, such as ``hermes``.
     :param sampling: vLLM's sampling parameters, merged over the model's `generation_config`.
-    :param sampling_column: a column with sampling parameters that override `sampling` per row.
-    :param response_format: ``text`` (default), or ``json_object``: any other response counts as an error. Or
-        a JSON schema, or a Pydantic model as ``module:Model``, whose source travels with the job: vLLM
-        generates only what fits, and the dataset has a typed column for each property beside the text.
-    :param pooling: vLLM's pooling parameters, where `model_task` is not ``generate``; for ``embed``
-        `dimensions` (models trained for fewer), and `use_activation`, ``False`` for vectors of any length
-        or raw scores of the others.
-    :param chunk_tokens: cuts the text of each row into chunks of at most so many tokens, special ones
-        included; each is a row of the dataset with a vector, `chunk_index`, `chunk_text` and `chunk_start`.
-        Only with `model_task` ``embed``; by default a row has one vector.
-    :param chunk_overlap_tokens: how many tokens two chunks have in common at most; at most half of
-        `chunk_tokens`, default 0.
-    :param top_n: how many documents the ranking of a row keeps; by default all.
-    :param on_truncated: ``keep`` (default) a truncated response, or count it as an ``error``.
+    :param sampling_column: a column, struct or JSON text, with sampling parameters that override `sampling`
+        for its row.
+    :param response_format: ``text`` (default), ``json_object``, a JSON schema, or a Pydantic model as
+        ``module:Model``, whose source is sent with the job. With a schema, vLLM generates only what fits, and
+        the dataset has a typed column for each property.
+    :param pooling: vLLM's pooling parameters, for other tasks than ``generate``: `dimensions` for ``embed``,
+        if the model is trained for shorter vectors, and `use_activation`, ``False`` for vectors of any length
+        or raw scores.
+    :param chunk_tokens: with `model_task` ``embed``: cut each text into chunks of at most this many tokens,
+        special ones included. Each chunk is a row with a vector, `chunk_index`, `chunk_text` and
+        `chunk_start`. Default: one vector a row.
+    :param chunk_overlap_tokens: most tokens that two chunks share, at most half of `chunk_tokens`; default 0.
+    :param top_n: how many documents a row's ranking keeps; default all.
+    :param on_truncated: ``keep`` a truncated response (default), or fail its row (``error``), which the next
+        attempt asks again.
 
     Engine and resources:
 
-    :param engine: ``vllm`` (default), ``ray_data_llm`` or ``echo`` (a dry run without a model).
-    :param engine_args: vLLM's engine arguments; for ``echo``, its own.
-    :param replicas: engines side by side, or a range ``(fewest, most)``: others join as nodes come, and leave
-        when no rows are left for them. By default as many as the cluster's GPUs hold, one on CPUs.
-    :param accelerator_type: Ray's accelerator type that a replica needs.
-    :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
-    :param num_gpus: share of one GPU that an engine takes, such as 0.5, so that small models run beside each
-        other on it; by default the whole GPUs of its parallel sizes.
-    :param rows_in_flight: rows in a replica's engine at once; by default a little more than `max_num_seqs`.
-    :param batch_size: rows that are rendered and tokenised together; by default derived.
-    :param processor: only ``ray_data_llm``: further fields of Ray's processor config.
-    :param max_restarts: how often in a row a replica's engine may die with no row finished in between,
-        default 3; the search for a row that kills it does not count.
+    :param engine: ``vllm`` (default), ``ray_data_llm``, or ``echo`` (a dry run without a model).
+    :param engine_args: vLLM's engine arguments, such as `tensor_parallel_size`; ``echo`` has its own.
+    :param replicas: number of engines, or a range ``(fewest, most)``, which grows as nodes come and shrinks
+        as rows run out. Default: as many as the cluster's GPUs hold; one on CPUs.
+    :param accelerator_type: Ray's accelerator type that a replica needs, such as ``H200``.
+    :param num_cpus: CPUs that each replica reserves; default 1, less if a GPU node has few.
+    :param num_gpus: share of one GPU for each engine, such as 0.5, so that small models share it; default:
+        whole GPUs, by the engine's parallel sizes.
+    :param rows_in_flight: rows at once in a replica's engine; default: a little more than `max_num_seqs`.
+    :param batch_size: rows that are rendered and tokenised together; default: derived.
+    :param processor: with ``ray_data_llm``: further fields of Ray's processor config.
+    :param max_restarts: how often in a row a replica's engine may die without a finished row in between;
+        default 3. The search for a row that kills it does not count.
 
     Output:
 
     :param destination: a folder, local or ``s3://``.
-    :param destination_format: ``parquet`` (default) or ``jsonl``; or ``openai_batch`` for OpenAI's output and
-        error files, where `format` is that, too.
-    :param rows_per_part: about how many rows a file has; by default files are of about 128 MiB, and of
-        250,000 rows at most.
-    :param on_destination_owned: ``refuse`` (default) or ``take_over`` a folder with another run's dataset.
-    :param output_prefix: put before the names of the output columns; default none.
-    :param response_column: the column with the response; by default ``response`` after `output_prefix`.
-    :param embed_dtype: of the numbers in vectors: ``float32`` (default) or ``float16``.
-    :param postprocess: ``module:function``, called as ``function(row, response)`` with each good row and the
-        text of its response on the cluster; returns a dictionary of columns to add. Its source travels with
-        the job, and changing it pays for no response.
-    :param preserve_order: whether the rows are in input order, as `ordered` in the manifest says; default no.
+    :param destination_format: ``parquet`` (default), ``jsonl``, or ``openai_batch`` for OpenAI's output and
+        error files, if `format` is ``openai_batch``, too.
+    :param rows_per_part: about how many rows a file has; default: files of about 128 MiB, at most 250,000
+        rows.
+    :param on_destination_owned: a folder with another run's dataset: ``refuse`` it (default) or
+        ``take_over``.
+    :param output_prefix: begins the names of the output columns; default none.
+    :param response_column: name of the response's column; default ``response`` after `output_prefix`.
+    :param embed_dtype: type of the numbers in vectors: ``float32`` (default) or ``float16``.
+    :param postprocess: ``module:function``, called as ``function(row, response)`` for each good row on the
+        cluster; returns a dictionary of columns to add. Its source is sent with the job; a changed function
+        asks no row again.
+    :param preserve_order: whether the dataset has the input's order; default no.
 
     Reuse:
 
-    :param reuse: a folder, local or ``s3://``, that keeps responses by request: rows that any run with the
-        same folder has paid for are taken from there, and new ones are added. By default there is none.
+    :param reuse: a folder, local or ``s3://``, that keeps responses by request: what any run with the same
+        folder has paid for is not asked again. Default none.
     :param reuse_max_age: seconds or ``timedelta`` after which a kept response is not taken; default never.
-    :param deduplicate: ask equal requests at temperature 0 once, for all rows that ask the same; default yes.
-        The engine ``ray_data_llm`` asks each row.
-    :param on_clear: ``keep`` (default) a cleared task's rows that still ask the same, or ``regenerate`` all.
+    :param deduplicate: ask equal requests at temperature 0 once; default yes. ``ray_data_llm`` asks each row.
+    :param on_clear: after a clear, ``keep`` the rows that still ask the same (default), or ``regenerate``
+        all, also those in `reuse`.
 
     Limits:
 
-    :param max_error_fraction: share of rows that may fail, 0 to 1; default 0, or 1 with `max_errors` and
-        where failed rows become error lines (`destination_format` ``openai_batch``).
-    :param max_errors: how many rows may fail; where both are given, the stricter one counts.
-    :param max_row_attempts: how often a row is asked that fails each time, over all attempts, default 3.
-    :param max_tokens_total: input and output tokens that all attempts may pay for; by default any number.
-    :param max_gpu_hours: GPU hours that one attempt may hold; by default any number.
-    :param max_cost: what the GPUs of all attempts may cost since the last clear, in `currency`; needs a
-        price. By default any amount.
-    :param keep_warm: seconds or ``timedelta``, up to a day, for which engines stay on their GPUs after the
-        job, for the next task of this Airflow that wants the same engine, unless others wait for the GPUs.
-        0 takes a waiting engine, and ends it after the job. By default engines end with their job.
-    :param flush_interval: seconds or ``timedelta`` until a finished row is written at the latest, default 10.
-    :param no_progress_timeout: seconds or ``timedelta`` in which no row finishes, no token is generated and
-        no engine loads its model, before the job is given up, default 1,800.
-    :param cluster_wait: seconds or ``timedelta`` to wait for nodes that are missing; by default 900 where an
-        autoscaler may bring them, 300 where an earlier attempt of the run had them, and else none. For a
-        cluster that is made for the job, first until its head is ready, by default as `ray_cluster` says.
-    :param orphan_timeout: seconds or ``timedelta`` after which a job without a follower writes what is
-        finished and ends itself, default 6 hours, at least three times `poll_interval`; 0 for never.
+    :param max_error_fraction: share of rows that may fail, 0 to 1; default 0, or 1 if `max_errors` is given
+        or failed rows become error lines (`destination_format` ``openai_batch``).
+    :param max_errors: number of rows that may fail; the stricter of the two limits counts.
+    :param max_row_attempts: how often a row that fails is asked, over all attempts; default 3.
+    :param max_tokens_total: input and output tokens that all attempts may pay for; default: no limit.
+    :param max_gpu_hours: GPU hours that the replicas of one attempt may hold; waiting for nodes costs none.
+        Default: no limit.
+    :param max_cost: what the GPUs of all attempts since the last clear may cost, in `currency`; needs a
+        price. Default: no limit.
+    :param keep_warm: seconds or ``timedelta``, up to a day: how long engines stay loaded for the next task of
+        this Airflow with the same engine; released early if another job needs the GPU. 0: take a waiting
+        engine, leave none. By default engines end with their job.
+    :param flush_interval: seconds or ``timedelta`` within which a finished row is written, default 10.
+    :param no_progress_timeout: seconds or ``timedelta`` without a finished row, a generated token or a
+        loading engine, after which the job fails; default 1,800.
+    :param cluster_wait: seconds or ``timedelta`` to wait for missing nodes; default 900 if an autoscaler may
+        bring them, 300 if an earlier attempt of the run had them, else 0. A cluster that is made for the job
+        gets as long for its head, and its own `cluster_wait` is the default.
+    :param orphan_timeout: seconds or ``timedelta`` without a follower after which a job writes what is
+        finished and ends; default 6 hours, at least three times `poll_interval`; 0: never.
 
     Report:
 
-    :param gpu_hour_price: what a GPU costs an hour: a number for any, in place of the connection's prices; or
-        a dictionary by Ray's accelerator type, such as ``{"H100": 3.9, "*": 1.2}`` (``*``: all others), which
-        is merged over them. By default the connection's.
-    :param currency: of `gpu_hour_price` and `max_cost`, three letters as in ISO 4217; by default the
-        connection's, or else ``USD``.
-    :param report_samples: how many good rows the report shows with prompt and answer, at most 100, default
-        10. With 0, what rows hold (prompts, answers, ids) is in the dataset, its dead letters and error files
-        alone: no log, event, result, manifest or report quotes a row.
+    :param gpu_hour_price: price of a GPU hour: a number for any GPU, in place of the connection's prices, or
+        a dictionary by Ray's accelerator type, such as ``{"H100": 3.9, "*": 1.2}`` (``*``: all others),
+        merged over them. Default: the connection's.
+    :param currency: currency of `gpu_hour_price` and `max_cost`, three letters as in ISO 4217; default: the
+        connection's, else ``USD``.
+    :param report_samples: how many good rows the report shows, 0 to 100, default 10. With 0, no log, event,
+        result, manifest or report quotes a row: content is only in the dataset, its dead letters and error
+        files.
 
     Access and environment:
 
-    :param aws_conn_id: an ``aws`` connection for the job; by default the cluster uses its own identity.
+    :param aws_conn_id: an ``aws`` connection for the job; default: the cluster's own identity.
     :param hf_conn_id: a connection whose password is a Hugging Face token, for models and ``hf://`` sources.
-    :param runtime_env: Ray's runtime environment of the job; `working_dir` is taken.
+    :param runtime_env: Ray's runtime environment of the job; `working_dir` is reserved and refused.
 
     The other parameters are those of :class:`~airflow_provider_raybatch.operators.base.RayOperator`.
     """

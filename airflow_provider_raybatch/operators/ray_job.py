@@ -28,18 +28,18 @@ class RayJobOperator(RayOperator):
     the job, by which a ``RayJobSensor`` finds it. All arguments are template fields.
 
     :param entrypoint: the command, such as ``python train.py``.
-    :param runtime_env: Ray's runtime environment. `working_dir` and the entries of `py_modules` may be
-        folders of the Airflow worker, which are zipped and uploaded, without `.env` files. Its `env_vars` can
-        be read by everyone who reaches the Jobs API, so keep secrets out of them.
-    :param entrypoint_num_cpus: CPUs reserved for the driver; by default none, and the driver runs on the head
+    :param runtime_env: Ray's runtime environment. `working_dir` and entries of `py_modules` may be folders of
+        the Airflow worker, which are zipped and uploaded, without `.env` files. Everyone who reaches the Jobs
+        API can read its `env_vars`, so keep secrets out of them.
+    :param entrypoint_num_cpus: CPUs reserved for the driver; default none, and the driver runs on the head
         node.
-    :param entrypoint_num_gpus: GPUs reserved for the driver; by default none.
-    :param entrypoint_memory: bytes reserved for the driver; by default none.
+    :param entrypoint_num_gpus: GPUs reserved for the driver; default none.
+    :param entrypoint_memory: bytes reserved for the driver; default none.
     :param entrypoint_resources: custom resources reserved for the driver, by name.
     :param entrypoint_label_selector: labels that the driver's node must have.
     :param metadata: text by name, kept with the job.
-    :param wait_for_completion: default yes; ``False``: only submit, and leave the rest to a
-        ``RayJobSensor``. Then no `timeout` or `deadline` ends the job.
+    :param wait_for_completion: default yes; ``False``: only submit, for a ``RayJobSensor`` to wait. Then no
+        `timeout` or `deadline` ends the job.
 
     The job knows no deadline and no `orphan_timeout`: when no task follows it any more, it runs to its end.
     Whether it succeeded is Ray's word alone; nothing that it prints counts.

@@ -50,12 +50,11 @@ class RayJobSensor(BaseSensorOperator):
 
     Returns ``{"submission_id", "status", "dashboard_url"}``.
 
-    :param submission_id: the job's id, or what the ``RayJobOperator`` returned that submitted it.
+    :param submission_id: the job's id, or the result of the ``RayJobOperator`` that submitted it.
     :param ray_conn_id: Airflow connection of type ``ray`` that names a cluster, default ``ray_default``.
-    :param ray_cluster: in place of `ray_conn_id`, a ``KubeRayCluster(name=...)``. The job of a cluster that
-        was made for it needs neither: what the ``RayJobOperator`` returned tells where it is, and Kubernetes
-        how it ended.
-    :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
+    :param ray_cluster: in place of `ray_conn_id`, a ``KubeRayCluster(name=...)``. Neither is needed for the
+        job of a cluster that was made for it: the result of the ``RayJobOperator`` says where it is.
+    :param deferrable: free the worker while the job runs; default: Airflow's ``[operators]
         default_deferrable``.
 
     The other parameters are those of Airflow's sensors; while deferred, `poke_interval` is the time between
