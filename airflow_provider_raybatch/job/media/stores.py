@@ -142,7 +142,7 @@ def read_file(place: DiskFile, access: ImageAccess) -> bytes:
     try:
         file = os.open(path, _FILE)
         try:
-            if str(Path(f"/proc/self/fd/{file}").readlink()).removesuffix(" (deleted)") != path:
+            if str(Path(f"/proc/self/fd/{file}").readlink()) not in {path, f"{path} (deleted)"}:
                 raise ImageError(f"{name} can't be read, a link was made there meanwhile; check the path")
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode):
