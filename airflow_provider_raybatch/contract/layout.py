@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import TYPE_CHECKING, NamedTuple
-
-from airflow_provider_raybatch.contract.digest import hex_digest
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.contract.submission import Submission, TaskKey
@@ -39,8 +37,6 @@ JOURNAL = "_raybatch/journal"
 PROBES = "_raybatch/probes"
 """Files that a job creates and deletes, to see whether the store keeps conditions."""
 PARTS = "_raybatch/parts"
-SOURCES = "_raybatch/sources"
-"""Of each run a copy of each source that has no version of its own, until its commit."""
 POSTPROCESS = "_raybatch/postprocess"
 """Of each commit what the user's function returned, until the dataset is written."""
 RECORD = "record.json"
@@ -57,8 +53,6 @@ OF_COMMITS = (DATA, DEAD_LETTER, ERRORS, POSTPROCESS, REPORTS, MANIFESTS)
 _COMMIT = r"(\d{8}T\d{6}-[0-9a-f]{8})"
 _FOLDERS = "|".join((DATA, DEAD_LETTER, ERRORS, POSTPROCESS, REPORTS))
 _OF_A_COMMIT = re.compile(rf"(?:(?:{_FOLDERS})/{_COMMIT}/.+|{MANIFESTS}/{_COMMIT}\.json)", re.DOTALL)
-
-_OF_A_SOURCE = re.compile(rf"{SOURCES}/(\d{{8}}T\d{{6}})-([0-9a-f]{{16}})/([0-9a-f]{{32}})")
 
 SCRATCH = ".raybatch-"
 """Begins the name of a file on a local disk that is being written."""
@@ -161,30 +155,6 @@ def commit_of(path: str) -> str | None:
 def journal_entry(number: int) -> str:
     """An entry of the journal; their names have the order of their numbers."""
     return f"{JOURNAL}/{number:08d}.json"
-
-
-class SourceCopy(NamedTuple):
-    """What the name of a source's copy says: when it was made, the :func:`run_name`, the content's digest."""
-
-    began: str
-    run: str
-    digest: str
-
-    @property
-    def path(self) -> str:
-        """Its name."""
-        return f"{SOURCES}/{self.began}-{self.run}/{self.digest}"
-
-
-def source_copy(path: str) -> SourceCopy | None:
-    """What the name says, ``None`` where it is none of a copy."""
-    found = _OF_A_SOURCE.fullmatch(path)
-    return SourceCopy(*found.groups()) if found else None
-
-
-def run_name(task: TaskKey, run_token: str) -> str:
-    """A task's run in names: retries share it, and a clear changes it."""
-    return hex_digest(f"{task.digest}-{run_token}")[:16]
 
 
 def task_folder(submission: Submission) -> str:

@@ -18,7 +18,6 @@ from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.public_errors import guarded, public_error
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
-from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.dead_letters import with_rows_left
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy, renew_report_copies
 from airflow_provider_raybatch.job.output.openai_batch.unanswered import finished, write_unanswered
@@ -189,6 +188,5 @@ def _found_committed(context: JobContext, manifest: BatchManifest) -> Summary:
     """Report the dataset of an earlier submission of this run, which may have failed to."""
     renew_copy(context.journal.folder, context.journal)
     renew_report_copies(context.journal.folder, context.journal)
-    cleanup.collect_copies(context.journal.folder, context.journal)
     context.emit(events.Committed(summary=manifest.summary(), reused=True))
     return manifest.summary()

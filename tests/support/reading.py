@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import csv
-import functools
 import gzip
 import io
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,10 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
-from airflow_provider_raybatch.job.input.http import Copies
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, cut, survey
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 ROWS = [
@@ -100,15 +97,5 @@ def names_of(folder: Folder, *paths: str, **fields: Any) -> list[str]:
     return [file.uri[len(folder.uri) + 1 :] for file in files]
 
 
-def listing_of(path: Path | str, copies: Copies | None = None, **fields: Any) -> Listing:
-    return resolve(InputArguments(source=[str(path)], **fields), None, copies or some_copies())
-
-
-def some_copies() -> Copies:
-    """Return a place for copies of sources, which is there as long as this process."""
-    return Copies(LocalFolder(_scratch().name), "0" * 16)
-
-
-@functools.cache
-def _scratch() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory()
+def listing_of(path: Path | str, **fields: Any) -> Listing:
+    return resolve(InputArguments(source=[str(path)], **fields), None)

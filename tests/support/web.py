@@ -29,7 +29,7 @@ class Answer:
 
     body: bytes = b""
     status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=lambda: {"ETag": '"1"'})
     length: int | None = -1
     slow: str = ""
     pause: float = 0.05

@@ -139,7 +139,8 @@ def get(url: str, token: SecretStr | None, span: tuple[int, int] | None = None) 
             if not (error.code in (408, 429) or error.code >= 500):
                 message = str(error.headers.get("X-Error-Message") or "")
                 raise HubRefusedError(error.code, error.headers.get("X-Error-Code") or "", message) from error
-            said, cause = f"the server answered {error.code}", error
+            said = f"the server answered {error.code}"
+            cause: Exception = error
         except (http.client.HTTPException, OSError) as error:
             _check_certificate(url, error)
             said, cause = in_words(type(error).__name__, str(getattr(error, "reason", error))), error

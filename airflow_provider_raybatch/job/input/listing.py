@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
-import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +26,6 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of, nearest
 from airflow_provider_raybatch.job.input import http
-from airflow_provider_raybatch.job.input.http import Copies, scratch_error
 from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub
 from airflow_provider_raybatch.job.input.hub_http import refuse_source_out_of_reach
 from airflow_provider_raybatch.job.input.hugging_face import data_paths, saved_files
@@ -57,8 +55,7 @@ _Secrets: TypeAlias = tuple[AwsCredentials | None, SecretStr | None]
 class SourceFile:
     """One file.
 
-    :param version: its etag, modification time or digest: it changes with the content.
-    :param copy: URI of its copy, for a URL whose server tells no version.
+    :param version: its etag or modification time: it changes with the content.
     :param pinned: URI of the same file at a commit, for one on the Hugging Face hub.
     :param csv: how it is written, if it is CSV.
     :param content: the whole content of a small file, which travels with the job.
@@ -68,7 +65,6 @@ class SourceFile:
     uri: str
     size: int
     version: str
-    copy: str = ""
     pinned: str = ""
     csv: CsvOptions = field(default_factory=CsvOptions)
     content: bytes | None = field(default=None, compare=False, repr=False)
@@ -77,7 +73,7 @@ class SourceFile:
     @property
     def place(self) -> str:
         """The URI to read."""
-        return self.copy or self.pinned or self.uri
+        return self.pinned or self.uri
 
     @property
     def shown(self) -> str:
@@ -139,7 +135,6 @@ class Listing:
 def resolve(
     wanted: InputArguments,
     credentials: AwsCredentials | None,
-    copies: Copies | None = None,
     token: SecretStr | None = None,
 ) -> Listing:
     """Find the files of the input's `source`.
@@ -149,7 +144,6 @@ def resolve(
     dataset of this package means the files of its newest manifest; one that ``datasets`` has saved means
     those of its state. Metadata of the Hugging Face hub is left out.
 
-    :param copies: needed for URLs whose server tells no version.
     :param token: for the Hugging Face hub.
     :raises PreflightError: nothing there, mixed or unknown formats, or a folder or glob of a table's files.
     """
@@ -161,7 +155,7 @@ def resolve(
         refuse_source_out_of_reach(at.written)
     for path in wanted.source:
         if http.is_url(path):
-            found = [_behind(path, copies)]
+            found = [SourceFile(path, *http.size_and_version(path))]
         else:
             with error_prefix("source"):
                 found = _expand(path, wanted.format, (credentials, token), known, left_out)
@@ -180,20 +174,6 @@ def resolve(
                 "often."
             )
     return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files), tuple(left_out))
-
-
-def _behind(url: str, copies: Copies | None) -> SourceFile:
-    try:
-        with tempfile.TemporaryFile() as content:
-            size, version, digest = http.size_and_version(url, content)
-            if not digest:
-                return SourceFile(url, size, version)
-            content.flush()
-            if copies is None:
-                raise ValueError("copies: a URL without a version needs a place for its copy")
-            return SourceFile(url, size, digest, copies.keep(content, size, digest))
-    except OSError as error:
-        raise scratch_error(f"{shown_uri(url)} can't be copied", error) from error
 
 
 def _expand(

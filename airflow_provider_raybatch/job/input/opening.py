@@ -22,7 +22,6 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.content import real_format
-from airflow_provider_raybatch.job.input.http import scratch_error
 from airflow_provider_raybatch.job.input.hub import HubFolder
 from airflow_provider_raybatch.job.input.listing import SourceFile, open_place
 from airflow_provider_raybatch.storage.entry import Entry
@@ -64,10 +63,16 @@ def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool 
 
 def changed(file: SourceFile) -> StorageError:
     """The error of a file that has changed since it was listed."""
-    if file.copy:
-        return StorageError(f"source: the copy of {file.shown} at {file.copy} is gone; run the task again.")
     remedy = " Where it changes with each answer, copy it into a bucket." if http.is_url(file.uri) else ""
     return StorageError(f"source: {file.shown} changed while the job ran; run the task again.{remedy}")
+
+
+def _no_room(what: str, error: OSError) -> StorageError:
+    """The error of a scratch file that can't be written; `what` begins its sentence."""
+    return StorageError(
+        f"source: {what} into {tempfile.gettempdir()} ({error.strerror or error}); make room there, or set "
+        "TMPDIR to another folder on the cluster's nodes."
+    )
 
 
 @functools.lru_cache(_MOST_SPOOLS)
@@ -84,7 +89,7 @@ def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
     except OSError as error:
         with contextlib.suppress(OSError):
             spool.close()  # gives its room back, and fails as the flush did
-        raise scratch_error(f"{file.shown} can't be unpacked", error) from error
+        raise _no_room(f"{file.shown} can't be unpacked", error) from error
     return spool
 
 
@@ -169,10 +174,10 @@ class _AsListed:
 def _is_other(file: SourceFile, etag: str) -> bool:
     """Whether an object is not the one that was listed.
 
-    A store may write one ETag in several forms. A copy has its content's digest in its name.
+    A store may write one ETag in several forms.
     """
     listed, found = (one.removeprefix("W/").strip('"') for one in (file.version, etag))
-    return not file.copy and listed != found
+    return listed != found
 
 
 def _check_listed(file: SourceFile, place: ReadableFolder, path: str) -> None:

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.parts.part import listed
 from airflow_provider_raybatch.job.preflight.input_check import read_source
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.ready import JobContext, copies_of, open_destination, with_time
+from airflow_provider_raybatch.job.preflight.ready import JobContext, open_destination, with_time
 from airflow_provider_raybatch.job.preflight.step_jobs import checked_job
 from airflow_provider_raybatch.job.reuse.reuse import ReusePlan
 from airflow_provider_raybatch.job.work import Job
@@ -38,7 +38,7 @@ def make_ready_to_end(context: JobContext, submission: Submission) -> BatchManif
         return committed
     spec, aws = context.spec, context.secrets.aws
     if not hasattr(context, "source"):
-        context.source = read_source(spec, aws, copies_of(context), context.secrets.hf_token)
+        context.source = read_source(spec, aws, context.secrets.hf_token)
     rows = context.source.rows
     context.tolerance = Tolerance(spec, rows, all_may_fail=True)
     if not hasattr(context, "checked"):

@@ -23,7 +23,6 @@ from airflow_provider_raybatch.job.failures.public_reasons import public_reason,
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.csv_records import OTHER_DELIMITERS
-from airflow_provider_raybatch.job.input.http import Copies
 from airflow_provider_raybatch.job.input.hugging_face import split_note
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
@@ -66,7 +65,6 @@ class SampledRows(NamedTuple):
 def look_at_source(
     spec: BatchInferenceSpec,
     credentials: AwsCredentials | None,
-    copies: Copies | None = None,
     token: SecretStr | None = None,
     emit: Callable[[Notice], None] | None = None,
 ) -> Source:
@@ -74,10 +72,9 @@ def look_at_source(
 
     :param token: for the Hugging Face hub.
     :param emit: gets :func:`source_notes`.
-    :param copies: see :func:`~airflow_provider_raybatch.job.input.listing.resolve`.
     :raises PreflightError: it is missing, or not what the spec describes.
     """
-    source = read_source(spec, credentials, copies, token)
+    source = read_source(spec, credentials, token)
     if emit is not None:
         for sentence in source_notes(source):
             emit(Notice(message=sentence))
@@ -91,11 +88,10 @@ def look_at_source(
 def read_source(
     spec: BatchInferenceSpec,
     credentials: AwsCredentials | None,
-    copies: Copies | None = None,
     token: SecretStr | None = None,
 ) -> Source:
     """As :func:`look_at_source`, without :data:`SOURCE_CHECKS`."""
-    listing = resolve(spec, credentials, copies, token)
+    listing = resolve(spec, credentials, token)
     surveyed = survey(listing, credentials)
     files = zip(listing.files, surveyed.contents, strict=True)
     listing = replace(listing, files=tuple(replace(file, content=content) for file, content in files))

@@ -2,8 +2,7 @@
 """All checks before a job pays for anything, in order.
 
 They only read the destination's journal. They write the marker of a response store, the copy of an earlier
-submission's manifest, copies of sources without a version, and (deleted again) a file that shows whether the
-destination keeps jobs apart.
+submission's manifest, and (deleted again) a file that shows whether the destination keeps jobs apart.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
-from airflow_provider_raybatch.job.input.http import Copies
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.budget import check_cost, check_prices
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
@@ -183,16 +181,10 @@ def journal_of(spec: BatchInferenceSpec, submission: Submission, secrets: Secret
     return Journal(folder(spec.destination, secrets.aws), submission, take_over, spec.fingerprint)
 
 
-def copies_of(context: JobContext) -> Copies:
-    """Where the run copies sources that have no version of their own."""
-    submission = context.journal.submission
-    return Copies(context.journal.folder, layout.run_name(submission.task, submission.run_token))
-
-
 def _check_input(context: JobContext) -> SampledRows:
     """Check source, ids, the first rows, and that destination and response store are writable."""
     spec, aws, journal = context.spec, context.secrets.aws, context.journal
-    context.source = look_at_source(spec, aws, copies_of(context), context.secrets.hf_token, context.emit)
+    context.source = look_at_source(spec, aws, context.secrets.hf_token, context.emit)
     context.tolerance = Tolerance(spec, context.source.rows, all_may_fail=spec.answers_lines)
     if spec.id_column is not None:
         check_ids(context.source, spec.id_column, aws, are_lines=spec.asks_by_lines)

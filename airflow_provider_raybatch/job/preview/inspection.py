@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from dataclasses import dataclass
 
@@ -16,7 +14,6 @@ from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control import private_package as credentials
-from airflow_provider_raybatch.job.input.http import Copies
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.journal import Journal
@@ -184,11 +181,6 @@ def _of_the_owner(
     return journal_of(spec, journal.submission.model_copy(update=owner), secrets)
 
 
-def scratch() -> str:
-    """Where this process keeps copies of sources; the caller of :func:`inspect` removes it."""
-    return f"{tempfile.gettempdir()}/raybatch-preview-{os.getpid()}"
-
-
 def _take_model(found: Inspected) -> None:
     """Take the JSON schema of a Pydantic model that `response_format` names."""
     found.spec = with_model(found.spec, apart_if_users_code(found.spec, schema_of_model))
@@ -198,8 +190,7 @@ def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
     spec, aws = found.spec, found.secrets.aws
     refusals.begin("listing and reading the source")
     with refusals.caught():
-        # A job keeps copies of sources without a version beside its dataset.
-        found.source = read_source(spec, aws, Copies(folder(scratch()), "0" * 16), found.secrets.hf_token)
+        found.source = read_source(spec, aws, found.secrets.hf_token)
     source = found.source
     if source is None:
         return None

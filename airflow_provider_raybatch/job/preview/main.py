@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.preview import PreviewRequest
 from airflow_provider_raybatch.job.entry.process import Driver, drive
 from airflow_provider_raybatch.job.preview.ask import ask
-from airflow_provider_raybatch.job.preview.inspection import inspect, scratch
+from airflow_provider_raybatch.job.preview.inspection import inspect
 from airflow_provider_raybatch.job.preview.refusals import Refusals
 from airflow_provider_raybatch.job.preview.rows import end_of_preview, preview
 from airflow_provider_raybatch.job.preview.sizes import plan_report
@@ -34,14 +33,11 @@ def report(driver: Driver, request: PreviewRequest) -> None:
     :raises RaybatchError: nothing could be found out, or the job must end.
     """
     emit, refusals = driver.emit, Refusals(driver.emit)
-    try:
-        inspected = inspect(driver.spec, driver.secrets, refusals, waits=bool(request.ask))
-        if request.verb == "plan":
-            emit(events.Planned(report=plan_report(inspected, request, refusals)))
-            return
-        previewed = preview(inspected, request, refusals)
-    finally:
-        shutil.rmtree(scratch(), ignore_errors=True)
+    inspected = inspect(driver.spec, driver.secrets, refusals, waits=bool(request.ask))
+    if request.verb == "plan":
+        emit(events.Planned(report=plan_report(inspected, request, refusals)))
+        return
+    previewed = preview(inspected, request, refusals)
     for row in previewed.rows:
         emit(events.RowPreviewed(row=row))
     if request.ask:

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
-from airflow_provider_raybatch.contract.layout import SOURCES
 from airflow_provider_raybatch.contract.manifest import Counts
 from airflow_provider_raybatch.dataset import Dataset
 from airflow_provider_raybatch.job.input.listing import resolve
@@ -28,7 +26,6 @@ from tests.support.poor_s3 import IF_NONE_MATCH, PoorStore
 from tests.support.published import ROWS, published
 from tests.support.s3_role import GET, LIST, PUT, Right, Role, limited, rights_of
 from tests.support.s3_server import S3Server, serving
-from tests.support.web import Answer, a_web
 from tests.support.whole_job import attempt, without_cluster
 
 pytest.importorskip("boto3")
@@ -111,18 +108,6 @@ def test_the_documented_rights_are_enough(
     grant(role, lake.bucket)
     jobs(lake, guarded, monkeypatch)
     assert {action for action, _ in role.refused} <= {LIST, GET}  # what may be missing is asked for
-
-
-def test_a_source_without_a_version_needs_no_other_right(
-    role: Role, guarded: S3Server, lake: S3Folder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    grant(role, lake.bucket)
-    place = S3Folder(lake.bucket, "industries/web", guarded.credentials)
-    with a_web(tmp_path, monkeypatch) as web:
-        web.host("hub.example", "8.8.8.8")
-        url = web.serve("https://hub.example/rows.jsonl", Answer(lake.read("customers/rows.jsonl")))
-        assert counts(place, 0, url).ok == ROWS
-    assert lake.list(f"industries/web/{SOURCES}") == []
 
 
 @pytest.mark.parametrize("missing", RIGHTS, ids=lambda one: f"{one.action}-{one.pattern}")

@@ -81,7 +81,7 @@ def test_a_failure_of_a_step_has_the_words_of_its_kind() -> None:
 
 def test_images_of_rows_have_a_kind_of_failure() -> None:
     with pytest.raises(ImageError) as caught:
-        access().check(f"/{canary('folder')}/a.png")
+        access().located(f"/{canary('folder')}/a.png")
     assert public("media", str(caught.value)) == "an image is not below image_roots"
     failure = load([Image(content=canary("x").encode() * 10)], access(most_bytes=9))
     assert isinstance(failure, RowFailure)

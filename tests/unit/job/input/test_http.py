@@ -3,27 +3,24 @@
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.job.input import http, opening
-from airflow_provider_raybatch.job.input.http import Copies
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
-from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.reading import listing_of, packed
 from tests.support.web import Answer, Web
 
 URL = "https://hub.example/x.jsonl"
 OLD, NEW = b'{"a": 1}\n', b'{"a": 2}\n'
-CHANGED = {"Last-Modified": "Thu, 26 Nov 2026 09:00:00 GMT"}
+DATE = "Thu, 26 Nov 2026 10:00:00 GMT"
+LONG_AGO = {"Last-Modified": "Thu, 26 Nov 2026 09:00:00 GMT", "Date": DATE}
+JUST_NOW = {"Last-Modified": "Thu, 26 Nov 2026 09:59:30 GMT", "Date": DATE}
 
 
 @pytest.mark.parametrize(
@@ -31,9 +28,11 @@ CHANGED = {"Last-Modified": "Thu, 26 Nov 2026 09:00:00 GMT"}
     [
         (Answer(OLD, headers={"ETag": '"1"'}), Answer(NEW, headers={"ETag": '"2"'})),
         (Answer(OLD, headers={"ETag": '"1"'}), Answer(OLD + NEW, headers={"ETag": '"1"'})),
-        (Answer(OLD, headers={"ETag": '"1"'}), Answer(NEW)),
+        (Answer(OLD, headers={"ETag": '"1"'}), Answer(NEW, headers={})),
+        (Answer(OLD, headers=LONG_AGO), Answer(NEW, headers=JUST_NOW)),
+        (Answer(OLD, headers=LONG_AGO), Answer(OLD + NEW, headers=LONG_AGO)),
     ],
-    ids=["tag", "length", "no tag"],
+    ids=["tag", "length", "no tag", "date", "length, date"],
 )
 @pytest.mark.parametrize("is_new_for_the_replica", [False, True])
 def test_a_file_that_changes_is_noticed(
@@ -55,77 +54,26 @@ def test_a_file_that_changes_is_noticed(
     assert caught.value.failure_class is FailureClass.STORAGE
 
 
-@pytest.mark.parametrize("headers", [CHANGED, {}], ids=["a date", "none"])
-@pytest.mark.parametrize("length", [-1, None], ids=["length", "no length"])
-@pytest.mark.parametrize("packing", ["", "gz"])
-def test_a_file_without_a_version_is_read_as_it_was_listed(
-    web: Web, folder: Folder, headers: dict[str, str], length: int | None, packing: str
-) -> None:
-    """The server answers each request with other content; a replica reads in its own process."""
-    contents = [packed(one, packing) if packing else one for one in (OLD, NEW, OLD + NEW)]
-    web.serve(
-        f"{URL}.{packing}" if packing else URL, *(Answer(one, 200, headers, length) for one in contents)
+@pytest.mark.parametrize("headers", [JUST_NOW, {}], ids=["within a second", "none"])
+def test_a_file_without_a_version_is_refused(web: Web, headers: dict[str, str]) -> None:
+    web.serve(URL, Answer(OLD, headers=headers))
+    with pytest.raises(StorageError) as caught:
+        listing_of(f"{URL}?signature=1")
+    assert str(caught.value) == (
+        f"source: {URL} has no version, neither an ETag nor a Last-Modified that is a minute old, so it may "
+        "change while the job reads it; copy it into a bucket, or onto a disk that all nodes see."
     )
-    credentials = folder.credentials if isinstance(folder, S3Folder) else None
-    listing = listing_of(f"{URL}.{packing}" if packing else URL, Copies(folder, "a" * 16))
-    (chunk,) = cut(survey(listing, credentials), 10, None)
-    for _ in range(2):
-        opening._spool.cache_clear()
-        assert Reader(listing, None, credentials).read(chunk).rows == [{"a": 1}]
-    assert len(web.asked) == 1
-    (file,) = listing.files
-    assert [(file.copy, file.size)] == [(f"{folder.uri}/{one.path}", one.size) for one in folder.list()]
+    assert caught.value.failure_class is FailureClass.USER_ERROR
 
 
-def test_a_copy_is_kept_once_for_a_run_and_each_content(web: Web, folder: Folder) -> None:
-    """An attempt that finds a copy of another length, which a full disk cut off, makes its own."""
-    web.serve(URL, Answer(OLD), Answer(OLD), Answer(NEW), Answer(NEW), Answer(NEW))
-    files = [listing_of(URL, Copies(folder, run * 16)).files[0] for run in "aaab"]
-    assert len({file.version for file in files}) == 2
-    assert [len({file.copy for file in files}), len(folder.list())] == [3, 3]
-    folder.write(files[3].copy.removeprefix(f"{folder.uri}/"), NEW[:-1])
-    (file,) = listing_of(URL, Copies(folder, "b" * 16)).files
-    assert (file.version, folder.read(file.copy.removeprefix(f"{folder.uri}/"))) == (files[3].version, NEW)
-
-
-def test_a_download_that_ends_early_is_no_file(web: Web, folder: Folder) -> None:
+def test_a_download_that_ends_early_is_no_file(web: Web) -> None:
     web.serve(URL, Answer(OLD, length=len(OLD) + 1))
     with pytest.raises(StorageError, match=r"only 9 of 10 bytes came") as caught:
-        listing_of(URL, Copies(folder, "a" * 16))
-    assert caught.value.failure_class is FailureClass.STORAGE
-    assert folder.list() == []
-
-
-def test_a_copy_that_is_gone_is_told(web: Web, disk: LocalFolder) -> None:
-    web.serve(URL, Answer(OLD))
-    listing = listing_of(URL, Copies(disk, "a" * 16))
-    disk.delete([entry.path for entry in disk.list()])
-    with pytest.raises(StorageError, match=rf"the copy of {URL} at .* is gone; run the task again") as caught:
-        survey(listing, None)
+        survey(listing_of(URL), None)
     assert caught.value.failure_class is FailureClass.STORAGE
 
 
-def test_a_scratch_disk_without_room_is_told(
-    web: Web, folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    web.serve(URL, Answer(OLD))
-
-    def full(*_: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(http, "_copy", full)
-    with pytest.raises(StorageError, match=r"can't be copied into .* \(No space left on device\); make room"):
-        listing_of(URL, Copies(folder, "a" * 16))
-
-
-def test_a_destination_that_can_not_be_written_is_named(web: Web, tmp_path: Path) -> None:
-    (tmp_path / "out").write_bytes(b"a file")
-    web.serve(URL, Answer(OLD))
-    with pytest.raises(StorageError, match=r"^destination: .*can't write it"):
-        listing_of(URL, Copies(LocalFolder(f"{tmp_path}/out"), "a" * 16))
-
-
-@pytest.mark.parametrize("headers", [{"ETag": '"1"'}, {"ETag": 'W/"1"'}, CHANGED, {}])
+@pytest.mark.parametrize("headers", [{"ETag": '"1"'}, {"ETag": 'W/"1"'}, LONG_AGO])
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
 def test_a_file_that_stays_is_read(web: Web, headers: dict[str, str], name: str) -> None:
     url = web.serve(
@@ -157,20 +105,19 @@ def test_names_that_are_not_ascii_are_read(web: Web) -> None:
 @pytest.mark.parametrize("url", ["http://hub.example:99999/x.jsonl", "http://[::1/x.jsonl"])
 def test_what_is_not_a_url_is_a_user_error(web: Web, url: str) -> None:
     with pytest.raises(StorageError, match="is not a URL that can be read") as caught:
-        http.size_and_version(f"{url}?signature=1", io.BytesIO())
+        http.size_and_version(f"{url}?signature=1")
     assert caught.value.failure_class is FailureClass.USER_ERROR
     assert "signature" not in str(caught.value)
 
 
 class TestBounds:
-    @pytest.mark.parametrize("headers", [{"ETag": '"1"'}, {}])
     @pytest.mark.parametrize("length", [-1, None])
     def test_a_file_that_is_too_large_is_refused(
-        self, web: Web, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], length: int | None
+        self, web: Web, monkeypatch: pytest.MonkeyPatch, length: int | None
     ) -> None:
         """Whether the server says so before, or keeps silent."""
         monkeypatch.setattr(http, "MOST_BYTES", len(OLD) - 1)
-        web.serve(URL, Answer(OLD, headers=headers, length=length))
+        web.serve(URL, Answer(OLD, length=length))
         with pytest.raises(StorageError) as caught:
             survey(listing_of(f"{URL}?signature=1"), None)
         assert caught.value.failure_class is FailureClass.USER_ERROR

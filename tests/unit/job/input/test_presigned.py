@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.job.preflight import input_check
 from airflow_provider_raybatch.job.preflight.column_types import check_types
-from tests.support.reading import as_jsonl, as_parquet, listing_of, some_copies
+from tests.support.reading import as_jsonl, as_parquet, listing_of
 from tests.support.specs import spec
 from tests.support.web import Answer, Web
 
@@ -80,15 +80,15 @@ def test_a_file_that_can_not_be_read(web: Web, content: tuple[str, bytes]) -> No
 
 def look(url: str) -> None:
     made = spec(source=[url], prompt="{row.a}")
-    source = input_check.look_at_source(made, None, some_copies())
+    source = input_check.look_at_source(made, None)
     input_check.sample(made, source, None)
 
 
 def test_files_that_do_not_go_together(web: Web) -> None:
     first = presigned(web, "x.jsonl", Answer(b'{"a": 1}\n'))
     second = presigned(web, "x.csv", Answer(b"a\n1\n"))
-    assert_refused(lambda: resolve(spec(source=[first, second]), None, some_copies()))
-    assert_refused(lambda: resolve(spec(source=[first, first]), None, some_copies()))
+    assert_refused(lambda: resolve(spec(source=[first, second]), None))
+    assert_refused(lambda: resolve(spec(source=[first, first]), None))
 
 
 def test_a_file_that_changed_or_has_no_room(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.contract.journal import JournalEntry, Published
-from airflow_provider_raybatch.contract.layout import SOURCES, SourceCopy, run_name
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job.output.cleanup import SCRATCH_AGE, collect, collect_copies, unpublished
+from airflow_provider_raybatch.job.output.cleanup import SCRATCH_AGE, collect, unpublished
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.retry import RetryLimits
@@ -88,24 +86,6 @@ def test_files_of_the_user_stay(folder: Folder) -> None:
     before = paths(folder)
     assert collect(folder, journal) == 0
     assert paths(folder) == before
-
-
-def test_copies_of_sources_stay_until_their_run_has_ended(folder: Folder) -> None:
-    """A run that has not claimed yet may read its copies still, for at most a week."""
-    journal, _ = committed(folder, 0)
-    submission = submitted(0).submission
-    now = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
-    own = SourceCopy(now, run_name(submission.task, submission.run_token), "c" * 32).path
-    other, old = (
-        SourceCopy(at, run_name(submission.task, "other"), "c" * 32).path for at in (now, "2020" + now[4:])
-    )
-    for path in (own, other, old, f"{SOURCES}/mine.jsonl"):
-        folder.write(path, b"{}")
-    before = paths(folder)
-    assert collect(folder, journal) == 2
-    assert before - paths(folder) == {own, old}
-    Journal(folder, submitted(1, token="other").submission, take_over=False).claim()
-    assert [collect_copies(folder, journal), other in paths(folder)] == [0, True]
 
 
 def test_old_scratch_files_go_and_new_ones_stay(disk: LocalFolder) -> None:
