@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare candidates: a table, a plot and a self-contained page; and decide by a rule which one is taken."""
+"""Compare candidates: a table and a self-contained page; and decide by a rule which one is taken."""
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
+from xml.etree.ElementTree import Element
 
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.report.elements import document, node, table
+from airflow_provider_raybatch.report.elements import document, node, number, table
 from airflow_provider_raybatch.report.markdown import markdown_table
+from airflow_provider_raybatch.report.plots import bar
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.statistics import Comparison, Interval, compare, mean_interval
 from airflow_provider_raybatch.workflows.writer import folder_to_write
@@ -126,7 +126,7 @@ def _why_not(one: Candidate, rule: Rule, alpha: float) -> str | None:
 
 @dataclass(frozen=True)
 class ComparisonReport:
-    """Table, plot and page of candidates.
+    """Table and page of candidates.
 
     :param baseline: name of the candidate that the others are compared with.
     :raises WorkflowError: there is no candidate with figures.
@@ -173,43 +173,29 @@ class ComparisonReport:
             "decision": asdict(self.decision) if self.decision else None,
         }
 
-    def png(self) -> bytes:
-        """One panel per metric: values as points, intervals as bars."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        whole = [one for one in self.candidates if one.metrics]
-        figure = Figure(figsize=(3.6 * len(self.metrics) + 1, 0.5 * len(whole) + 1.6), layout="constrained")
-        FigureCanvasAgg(figure)
-        panels: list[Any] = list(figure.subplots(1, len(self.metrics), sharey=True, squeeze=False)[0])
-        for panel, metric in zip(panels, self.metrics, strict=True):
-            for place, one in enumerate(reversed(whole)):
-                if (interval := one.metrics.get(metric)) is not None:
-                    bars = [[interval.estimate - interval.low], [interval.high - interval.estimate]]
-                    colour = "tab:gray" if one.name == self.baseline else "tab:blue"
-                    panel.errorbar([interval.estimate], [place], xerr=bars, fmt="o", capsize=4, color=colour)
-            panel.set_title(metric)
-            panel.set_ylim(-0.7, len(whole) - 0.3)
-            panel.grid(axis="x", alpha=0.4)
-        panels[0].set_yticks(range(len(whole)), [one.name for one in reversed(whole)])
-        sink = io.BytesIO()
-        figure.savefig(sink, format="png", dpi=120, metadata={"Software": None})
-        return sink.getvalue()
-
     def as_html(self) -> str:
-        """One page with the plot embedded, which loads nothing."""
+        """One page, which loads nothing: the table, and the intervals of each metric as bars."""
         head, *body = self.rows()
-        plot = f"data:image/png;base64,{base64.b64encode(self.png()).decode()}"
         return document(
             self.title,
             node("h1", self.title),
             node("p", node("strong", self.decision.reason)) if self.decision else None,
-            table("Metrics with intervals of 95 %, and differences", head, body),
-            node("p", node("img", alt="Metrics with intervals, by model", src=plot, style="max-width: 100%")),
+            table("All figures, with intervals of 95 %", head, body),
+            [self._plot(metric) for metric in self.metrics],
         )
 
+    def _plot(self, metric: str) -> Element:
+        """Below and above the estimate, an interval has two colours."""
+        found = {one.name: one.metrics[metric] for one in self.candidates if metric in one.metrics}
+        least, most = min(one.low for one in found.values()), max(one.high for one in found.values())
+        rows = []
+        for name, one in found.items():
+            parts = [(one.low - least, "none"), (one.estimate - one.low, "a"), (one.high - one.estimate, "b")]
+            rows.append((name, number(str(one)), node("td", bar(parts, most - least), class_="bar")))
+        return table(metric, ("model", "interval of 95 %", f"{least:.3f} to {most:.3f}"), rows)
+
     def write(self, folder: str, name: str = "comparison", aws_conn_id: str | None = None) -> dict[str, str]:
-        """Write ``<name>.md``, ``.json``, ``.png`` and ``.html``; each appears whole or not at all.
+        """Write ``<name>.md``, ``.json`` and ``.html``; each appears whole or not at all.
 
         :returns: the location of each, such as `html_uri`.
         :raises WorkflowError: `folder` is not the location of a folder.
@@ -218,7 +204,6 @@ class ComparisonReport:
         contents = {
             "md": self.as_markdown().encode(),
             "json": json.dumps(self.as_json(), ensure_ascii=False, indent=1).encode(),
-            "png": self.png(),
             "html": self.as_html().encode(),
         }
         for kind, content in contents.items():

@@ -74,12 +74,12 @@ def _documents(
     credentials = s3_credentials(source, aws_conn_id)
     listing = resolve(InputArguments(source=[source]), credentials)
     found = survey(listing, credentials)
-    for file, present in zip(listing.files, found.schemas, strict=True):
-        missing = [name for name in columns if present and name not in present.names]  # none of an empty CSV
-        if missing:
+    for file, schema_of_file in zip(listing.files, found.schemas, strict=True):
+        present = [] if schema_of_file is None else schema_of_file.names  # none of an empty CSV either
+        if missing := [name for name in columns if present and name not in present]:
             raise WorkflowError(
-                f"columns: {missing[0]!r} is not in {file.uri}, which has {', '.join(present.names)}; "
-                "correct the name."
+                f"columns: {missing[0]!r} is not in {file.uri}, which has {', '.join(present)}; correct the "
+                "name."
             )
     reader, firsts = Reader(listing, columns, credentials, whole=False), dict[int, int]()
     for chunk in cut(found, _BATCH_ROWS, None):
