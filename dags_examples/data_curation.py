@@ -146,10 +146,9 @@ def data_curation() -> None:
             SemanticDuplicates,
         )
         from airflow_provider_raybatch.workflows.filters import Threshold
-        from airflow_provider_raybatch.workflows.funnel import Funnel
         from airflow_provider_raybatch.workflows.rows import Rows
         from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
-        from airflow_provider_raybatch.workflows.sift import sift
+        from airflow_provider_raybatch.workflows.sift import Funnel, sift
         from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
         steps = [

@@ -179,10 +179,9 @@ def nightly_synthetic_data() -> None:
         from airflow_provider_raybatch.workflows.card import Card
         from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
         from airflow_provider_raybatch.workflows.filters import Threshold
-        from airflow_provider_raybatch.workflows.funnel import Funnel
         from airflow_provider_raybatch.workflows.minhash import Shingles
         from airflow_provider_raybatch.workflows.rows import Rows
-        from airflow_provider_raybatch.workflows.sift import sift
+        from airflow_provider_raybatch.workflows.sift import Funnel, sift
         from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
         columns = [*SEED_COLUMNS, "persona", "sample", "draft_rejected"]

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.dataset.dead_letters import letters
 from airflow_provider_raybatch.dataset.errors import DatasetError, reading
-from airflow_provider_raybatch.dataset.rows import as_strings, require, rows_at
+from airflow_provider_raybatch.dataset.rows import as_strings, letters, require, rows_at
 
 if TYPE_CHECKING:
     import pyarrow as pa

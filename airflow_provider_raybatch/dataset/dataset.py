@@ -12,10 +12,9 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.location import split_s3
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset.changes import Changes, compare
-from airflow_provider_raybatch.dataset.dead_letters import dead_letters
 from airflow_provider_raybatch.dataset.errors import DatasetError, missing, reading
 from airflow_provider_raybatch.dataset.files import DatasetFiles
-from airflow_provider_raybatch.dataset.rows import rows_at
+from airflow_provider_raybatch.dataset.rows import dead_letters, rows_at
 
 if TYPE_CHECKING:
     import duckdb

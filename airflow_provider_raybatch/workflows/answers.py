@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import Result, s3_credentials
-from airflow_provider_raybatch.dataset.dead_letters import letters
+from airflow_provider_raybatch.dataset.rows import letters
 from airflow_provider_raybatch.workflows.errors import WorkflowError, reading
 from airflow_provider_raybatch.workflows.rows import Rows, require
 from airflow_provider_raybatch.workflows.sift import DROP_COLUMNS, with_column

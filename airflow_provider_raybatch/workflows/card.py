@@ -11,8 +11,8 @@ from typing import Any
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import Result
 from airflow_provider_raybatch.report.markdown import fenced, line, markdown_table
-from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.sift import Funnel
 from airflow_provider_raybatch.workflows.writer import folder_to_write
 
 _STEPS = (

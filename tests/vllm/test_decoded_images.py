@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.media.decode import decode
+from airflow_provider_raybatch.job.media.load import decode
 from airflow_provider_raybatch.job.row import ImageError
 from tests.support.image_files import saved
 

@@ -26,8 +26,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.contract.text import count_of, nearest
 from airflow_provider_raybatch.job.input import http
-from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub
-from airflow_provider_raybatch.job.input.hub_http import refuse_source_out_of_reach
+from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub, refuse_source_out_of_reach
 from airflow_provider_raybatch.job.input.hugging_face import data_paths, saved_files
 from airflow_provider_raybatch.job.input.tables import Kinds, refuse_tables
 from airflow_provider_raybatch.storage.entry import Entry

@@ -83,7 +83,7 @@ class Reader:
             # One opening for both, since each is a request.
             with open_file(file, self._credentials, False) as stream:
                 data, header = self._text_of(chunk, stream), self._header(chunk.file, stream)
-            rows = csv_rows(data, header, file.delimiter, file.csv.header is True)
+            rows = csv_rows(data, header, file)
         else:
             data = self._text(chunk)
             rows = batch_lines(data) if self._listing.format == OPENAI_BATCH else json_rows(data)

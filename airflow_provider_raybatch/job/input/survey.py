@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raybatch.contract.arguments.input import SourceFormat
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.job.input import arrow_batches, content, csv_records
+from airflow_provider_raybatch.job.input import arrow_batches, content, text_rows
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.input.opening import open_file, with_content
 from airflow_provider_raybatch.job.input.plain_types import plain_schema
@@ -317,8 +317,8 @@ def _look_text(file: SourceFile, kind: SourceFormat, credentials: AwsCredentials
             raise PreflightError(
                 f"source: {file.shown} is not {'CSV' if is_csv else 'JSONL'}, {error}; {why}"
             ) from error
-        except csv_records.OpenQuoteError as error:
-            line = csv_records.line_of(stream, error.offset)
+        except text_rows.OpenQuoteError as error:
+            line = text_rows.line_of(stream, error.offset)
             raise PreflightError(
                 f"source: {file.shown} ends inside a quoted field of the row that begins in line {line}; "
                 "close the quote there, or write the file again if it was cut off."
@@ -337,7 +337,7 @@ def text_start(file: SourceFile, stream: BinaryIO, is_csv: bool) -> tuple[tuple[
     start = len(_BOM) if stream.read(len(_BOM)) == _BOM else 0
     if not is_csv:
         return (), start
-    fields, after = csv_records.first_record(stream, start, file)
+    fields, after = text_rows.first_record(stream, start, file)
     header = file.csv.header
     if header is True:
         check_names(fields, file.uri)

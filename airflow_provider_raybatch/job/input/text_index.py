@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.json_lines import LONGEST_BLANK, is_blank
-from airflow_provider_raybatch.job.input import csv_records
+from airflow_provider_raybatch.job.input import text_rows
 
 _BLOCK = 8 * 1024 * 1024
 _SLOW_BATCH = 65_536
@@ -57,8 +57,8 @@ def index(
     :param quoted: whether the text is CSV, with fields apart by `delimiter`.
     :param start: first byte, past a header.
     :param block: bytes read at once.
-    :raises LongRowError: a row is longer than :data:`csv_records.LONGEST_ROW`.
-    :raises csv_records.OpenQuoteError: the file ends inside a quoted field.
+    :raises LongRowError: a row is longer than :data:`text_rows.LONGEST_ROW`.
+    :raises text_rows.OpenQuoteError: the file ends inside a quoted field.
     """
     open_rows, stop = 0, start
     for ends, is_row in _lines(stream, quoted, start, block, delimiter):
@@ -89,15 +89,15 @@ def _lines(stream: BinaryIO, quoted: bool, start: int, block: int, delimiter: st
             yield from _exact(stream, offset, delimiter)
             return
         if quoted and not read and data.count(b'"') % 2:
-            raise csv_records.OpenQuoteError(offset + int(ends[-2] if len(ends) > 1 else 0))
+            raise text_rows.OpenQuoteError(offset + int(ends[-2] if len(ends) > 1 else 0))
         if len(ends):
             yield ends + offset, _is_row(data, ends, quoted)
             used = int(ends[-1])
             offset, data = offset + used, data[used:]
         if not read:
             return
-        if len(data) > csv_records.LONGEST_ROW:
-            raise LongRowError(f"the row at byte {offset} is longer than {csv_records.LONGEST_ROW >> 20} MiB")
+        if len(data) > text_rows.LONGEST_ROW:
+            raise LongRowError(f"the row at byte {offset} is longer than {text_rows.LONGEST_ROW >> 20} MiB")
 
 
 def _line_ends(data: bytes, quoted: bool, delimiter: str, last: bool) -> npt.NDArray[np.int64] | None:
@@ -137,7 +137,7 @@ def _is_irregular(
 
 
 def _exact(stream: BinaryIO, offset: int, delimiter: str) -> Iterator[_Ends]:
-    found = csv_records.row_ends(stream, offset, delimiter)
+    found = text_rows.row_ends(stream, offset, delimiter)
     while batch := list(itertools.islice(found, _SLOW_BATCH)):
         ends, is_row = zip(*batch, strict=True)
         yield np.array(ends, dtype=np.int64), np.array(is_row, dtype=np.bool_)

@@ -22,7 +22,6 @@ from airflow_provider_raybatch.contract.text import count_of, nearest
 from airflow_provider_raybatch.job.failures.public_reasons import public_reason, refusal_by
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
-from airflow_provider_raybatch.job.input.csv_records import OTHER_DELIMITERS
 from airflow_provider_raybatch.job.input.hugging_face import split_note
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
@@ -30,6 +29,7 @@ from airflow_provider_raybatch.job.input.partitions import Partition, partitions
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source, Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import kinds_of
+from airflow_provider_raybatch.job.input.text_rows import OTHER_DELIMITERS
 from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access
 from airflow_provider_raybatch.job.media.values import may_hold_images
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance

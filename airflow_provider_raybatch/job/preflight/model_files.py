@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raybatch.job.input.hub_http import PING, refuse_silent_hub
+from airflow_provider_raybatch.job.input.hub import PING, refuse_silent_hub
 from airflow_provider_raybatch.job.preflight.model_loader import is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_version import TIMEOUT, is_elsewhere, is_offline
 from airflow_provider_raybatch.storage.folder import folder

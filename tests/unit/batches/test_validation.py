@@ -23,7 +23,7 @@ from airflow_provider_raybatch.batches.validation import (
 )
 from airflow_provider_raybatch.contract.arguments.openai_batch import CHAT, COMPLETIONS, EMBEDDINGS
 from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE
-from airflow_provider_raybatch.job.input import csv_records
+from airflow_provider_raybatch.job.input import text_rows
 from tests.support.approved import AssertSentences
 from tests.support.openai_lines import chat, completion, line
 
@@ -198,7 +198,7 @@ def test_a_line_longer_than_the_job_takes_ends_the_check() -> None:
     limits = FileLimits(max_line_bytes=len(content))
     assert found(content + file_of(good(2)), limits) == []
     assert found(content + file_of(good(10), b"{"), limits) == [("invalid_json_line", None, 2)]
-    assert FileLimits().max_line_bytes == LONGEST_LINE == csv_records.LONGEST_ROW
+    assert FileLimits().max_line_bytes == LONGEST_LINE == text_rows.LONGEST_ROW
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,8 @@ from airflow_provider_raybatch.contract.manifest import (
 )
 from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.contract.submission import TaskKey
-from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.rows import Rows
-from airflow_provider_raybatch.workflows.sift import SiftStep, sift
+from airflow_provider_raybatch.workflows.sift import Funnel, SiftStep, sift
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
 

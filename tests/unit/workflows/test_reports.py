@@ -13,8 +13,8 @@ from airflow_provider_raybatch.workflows.card import Card
 from airflow_provider_raybatch.workflows.comparison import Candidate, ComparisonReport, Rule, decide
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.filters import Threshold
-from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.sift import Funnel
 from airflow_provider_raybatch.workflows.statistics import compare, mean_interval
 from tests.unit.workflows.datasets import batch, inferred, sifted, written
 

@@ -11,9 +11,9 @@ import pytest
 from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilter, Threshold
-from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.raw_documents import read_raw
 from airflow_provider_raybatch.workflows.sift import (
+    Funnel,
     count_tokens,
     sift,  # noqa: F401 - messages.txt uses it
 )

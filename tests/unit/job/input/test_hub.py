@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.input import hub_http
+from airflow_provider_raybatch.job.input import hub as hub_module
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
@@ -55,7 +55,7 @@ def hub(server: DatasetHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     for name in ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(hub_http.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(hub_module.time, "sleep", lambda seconds: None)
     server.branches.clear()
     server.commits.clear()
     server.asked.clear()
@@ -179,7 +179,7 @@ def test_what_passes_is_waited_for(hub: DatasetHub, troubles: list[Any]) -> None
 def test_a_hub_that_stays_away_is_an_error_of_storage(
     hub: DatasetHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_http, "_LONGEST", 0)
+    monkeypatch.setattr(hub_module, "_LONGEST", 0)
     hub.troubles.append((503, {}, b""))
     with pytest.raises(StorageError, match="can't be read, the server answered 503, tried for 0 s;") as error:
         listed(TRAIN)
@@ -190,8 +190,8 @@ def test_a_hub_that_stays_away_is_an_error_of_storage(
 @pytest.mark.parametrize("kind", OUT_OF_REACH)
 def test_a_hub_out_of_reach_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str, revision: str) -> None:
     """Without the retries of a hub that has answered."""
-    monkeypatch.setattr(hub_http, "_SILENCE", 0.3, raising=False)
-    monkeypatch.setattr(hub_http.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(hub_module, "_SILENCE", 0.3, raising=False)
+    monkeypatch.setattr(hub_module.time, "sleep", lambda seconds: None)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     source = f"hf://datasets/{NAME}@{revision}"
     with out_of_reach(kind) as url:
@@ -206,12 +206,12 @@ def test_a_hub_out_of_reach_is_refused(monkeypatch: pytest.MonkeyPatch, kind: st
 
 def test_any_answer_shows_that_the_hub_is_in_reach(hub: DatasetHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one by a proxy, or of a server whose certificate is not trusted."""
-    hub_http.ping(hub.url)
+    hub_module.ping(hub.url)
     monkeypatch.delenv("SSL_CERT_FILE")
-    hub_http.ping(hub.url)
+    hub_module.ping(hub.url)
     with serving_models() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
-        hub_http.ping("http://no-such-host.invalid")
+        hub_module.ping("http://no-such-host.invalid")
     assert proxy.pings == 1
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.input import csv_records
 from airflow_provider_raybatch.job.input import survey as chunks_module
+from airflow_provider_raybatch.job.input import text_rows
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.reader import Reader
@@ -221,7 +221,7 @@ class TestText:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_sentences: AssertSentences
     ) -> None:
         def refused(content: bytes) -> None:
-            monkeypatch.setattr(csv_records, "LONGEST_ROW", 100)
+            monkeypatch.setattr(text_rows, "LONGEST_ROW", 100)
             monkeypatch.setattr("airflow_provider_raybatch.job.input.text_index._BLOCK", 16)
             path = tmp_path / "x.csv"
             path.write_bytes(content)

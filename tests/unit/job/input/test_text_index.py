@@ -10,14 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.input import csv_records
+from airflow_provider_raybatch.contract.arguments.input import CsvOptions
+from airflow_provider_raybatch.job.input import text_rows
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.listing import SourceFile
 from airflow_provider_raybatch.job.input.text_index import Cell, LongRowError, index
 from airflow_provider_raybatch.job.input.text_rows import csv_rows, json_rows
 
 from_csv_alphabet = st.text(st.sampled_from('a,"\n\r ;é'), max_size=60)
 field = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 table = st.lists(st.lists(field, min_size=2, max_size=2), max_size=30)
+
+NAMED = SourceFile("x.csv", 0, "", csv=CsvOptions(header=["x", "y"]))
 
 
 def cells_of(
@@ -52,7 +56,7 @@ def ends_in_a_quote(text: str, delimiter: str = ",") -> bool:
         # One error hides errors of later lines.
         return any(
             isinstance(record, BadRow) and "unexpected end of data" in record.reason
-            for record in csv_records.records(text, delimiter)
+            for record in text_rows.records(text, delimiter)
         )
     return False
 
@@ -87,7 +91,7 @@ def test_csv_rows_are_where_the_csv_module_finds_them(
     data = text.encode()
     cut: Any = {"quoted": True, "cell_rows": cell_rows, "block": block, "delimiter": delimiter}
     if ends_in_a_quote(text, delimiter):
-        with pytest.raises(csv_records.OpenQuoteError):
+        with pytest.raises(text_rows.OpenQuoteError):
             cells_of(data, **cut)
         return
     cells = cells_of(data, **cut)
@@ -95,7 +99,7 @@ def test_csv_rows_are_where_the_csv_module_finds_them(
     read = [
         "error" if isinstance(record, BadRow) else record
         for cell in cells
-        for record in csv_records.records(data[cell.start : cell.stop].decode(), delimiter)
+        for record in text_rows.records(data[cell.start : cell.stop].decode(), delimiter)
     ]
     assert read == whole_csv(text, delimiter)
     assert sum(cell.rows for cell in cells) == len(read)
@@ -110,9 +114,7 @@ def test_any_table_that_csv_writes_is_cut_between_its_rows(
     text = out.getvalue() if final else out.getvalue().removesuffix(ending)
     data = text.encode()
     cells = cells_of(data, quoted=True, cell_rows=2, block=block)
-    read = [
-        row for cell in cells for row in csv_rows(data[cell.start : cell.stop], ("x", "y"), is_in_file=False)
-    ]
+    read = [row for cell in cells for row in csv_rows(data[cell.start : cell.stop], ("x", "y"), NAMED)]
     nulls = {r"\N": None}
     assert read == [{"x": nulls.get(x, x), "y": nulls.get(y, y)} for x, y in rows]
 
@@ -159,11 +161,13 @@ def test_whatever_is_in_a_jsonl_file_is_counted_as_it_is_read(data: bytes, block
 )
 def test_damaged_csv_is_counted_as_it_is_read(data: bytes, block: int) -> None:
     if ends_in_a_quote(data.decode("latin-1")):
-        with pytest.raises(csv_records.OpenQuoteError):
+        with pytest.raises(text_rows.OpenQuoteError):
             cells_of(data, quoted=True, block=block)
         return
     cells = cells_of(data, quoted=True, block=block)
-    assert [len(csv_rows(data[c.start : c.stop], ("x",))) for c in cells] == [cell.rows for cell in cells]
+    assert [len(csv_rows(data[c.start : c.stop], ("x",), SourceFile("x.csv", 0, ""))) for c in cells] == [
+        cell.rows for cell in cells
+    ]
 
 
 def test_long_lines_of_spaces_are_rows_and_short_ones_are_not() -> None:
@@ -176,6 +180,6 @@ def test_long_lines_of_spaces_are_rows_and_short_ones_are_not() -> None:
 def test_endless_row_is_refused_before_it_fills_memory(
     data: bytes, quoted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_records, "LONGEST_ROW", 100)
+    monkeypatch.setattr(text_rows, "LONGEST_ROW", 100)
     with pytest.raises(LongRowError, match=f"the row at byte {4 if quoted else 0} is longer"):
         cells_of(data, quoted=quoted, block=16)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.media.decode import FORMATS, decode
+from airflow_provider_raybatch.job.media.load import FORMATS, decode
 from airflow_provider_raybatch.job.row import ImageError
 from tests.support.approved import AssertSentences
 from tests.support.image_files import bomb, image_file, saved

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.input import hub_http
+from airflow_provider_raybatch.job.input import hub as hub_module
 from airflow_provider_raybatch.job.preflight import model_check
 from airflow_provider_raybatch.job.preflight.adapter_check import check_adapters
 from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
@@ -225,7 +225,7 @@ def test_a_name_on_a_hub_out_of_reach_is_refused(
     """Unless the node's cache has it, or a proxy answers for the hub."""
     from huggingface_hub import constants
 
-    monkeypatch.setattr(hub_http, "_SILENCE", 0.3, raising=False)
+    monkeypatch.setattr(hub_module, "_SILENCE", 0.3, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     named = {"adapter": NAME} if field == "adapter" else {"engine_args": {"tokenizer": NAME}}
     job = spec(engine="vllm", model=NAME) if field == "model" else spec(engine="vllm", model="/", **named)
