@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, BinaryIO, TypeVar
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.storage.entry import Entry, several
+from airflow_provider_raybatch.storage.entry import REQUEST_BYTES, Entry, RangedFile, several
 from airflow_provider_raybatch.storage.errors import (
     ConflictError,
     RefusedError,
@@ -19,7 +19,6 @@ from airflow_provider_raybatch.storage.errors import (
     is_denied,
     s3_error,
 )
-from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
 from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_store import s3_store
 

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.layout import SCRATCH
 from airflow_provider_raybatch.storage import durable, retry
-from airflow_provider_raybatch.storage.entry import inside
+from airflow_provider_raybatch.storage.entry import REQUEST_BYTES, inside
 from airflow_provider_raybatch.storage.errors import StorageError, local_errors, s3_error
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES
 from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from airflow_provider_raybatch.storage.s3_store import new_store, s3_store

@@ -15,17 +15,16 @@ from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BAT
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input.arrow_batches import ArrowFileError, read_batch, read_schema
-from airflow_provider_raybatch.job.input.chunk_rows import BadRow, ChunkRows
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow, ChunkRows, partitions
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.input.opening import SMALL_FILE, changed, open_file
-from airflow_provider_raybatch.job.input.partitions import partitions
 from airflow_provider_raybatch.job.input.plain_types import as_plain, without_views
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.survey import Chunk, rows_of_bytes, text_start
 from airflow_provider_raybatch.job.input.text_rows import batch_lines, columns_in, csv_rows, json_rows
 from airflow_provider_raybatch.storage.checksum import checked_footer
+from airflow_provider_raybatch.storage.entry import RangedFile
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 _KNOWN_FILES = 8
 """Files whose footer is kept; several chunks are read at the same time."""

@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import DAMAGED
 from airflow_provider_raybatch.storage.checksum import checked_footer
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.entry import Entry, RangedFile
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 _MOST_KEPT = 128 * 2**20
 _READ_WHOLE = 1024 * 1024

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.arguments.conditions import LIST_OPERATO
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.input.partitions import partitions
+from airflow_provider_raybatch.job.input.chunk_rows import partitions
 from airflow_provider_raybatch.job.input.plain_types import plain_type
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.steps.columns import schema_of

@@ -21,11 +21,10 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of, nearest
 from airflow_provider_raybatch.job.failures.public_reasons import public_reason, refusal_by
 from airflow_provider_raybatch.job.failures.summary import counted
-from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow, Partition, partitions
 from airflow_provider_raybatch.job.input.hugging_face import split_note
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
-from airflow_provider_raybatch.job.input.partitions import Partition, partitions
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source, Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import kinds_of

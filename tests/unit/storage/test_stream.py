@@ -18,9 +18,9 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.storage import retry, s3_store
+from airflow_provider_raybatch.storage.entry import REQUEST_BYTES
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
-from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from airflow_provider_raybatch.storage.stream import write_stream
 from tests.support.faulty_s3 import OF_ANY_CALL, Call, Fault, FaultyS3, after, first

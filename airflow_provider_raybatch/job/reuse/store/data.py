@@ -31,9 +31,8 @@ from airflow_provider_raybatch.job.reuse.store.files import (
 )
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Int
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.entry import Entry, RangedFile
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 ROWS_PER_FILE = 65_536
 ROWS_PER_GROUP = 4_096

@@ -21,9 +21,8 @@ from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Keys
 from airflow_provider_raybatch.job.reuse.store.files import paid_by, parquet_file
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.entry import Entry, RangedFile
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 ROWS_PER_GROUP = 65_536
 ROWS_PER_SEGMENT = 8 * ROWS_PER_GROUP

@@ -13,8 +13,8 @@ import pytest
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input.chunk_rows import partitions
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
-from airflow_provider_raybatch.job.input.partitions import partitions
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
