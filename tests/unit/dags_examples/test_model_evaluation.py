@@ -112,7 +112,7 @@ def test_without_the_baseline_nothing_is_promoted(example: Example, tmp_path: Pa
             '{"id": "a", "question": "Why?"}',
             r"benchmark: .*:2 is unusable \(it lacks id, question or answer\)",
         ),
-        ("no JSON", r"benchmark: .*:2 is unusable \(the line is not a JSON object"),
+        ("no JSON", r"benchmark: .*:2 is unusable \(the line is not JSON"),
     ],
 )
 def test_a_benchmark_without_answers(

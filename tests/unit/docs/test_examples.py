@@ -88,7 +88,9 @@ def test_arguments_in_recipes_are_accepted(block: Block) -> None:
     from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
     needed = {"source": "s3://lake/in/", "prompt": "{row.text}", "model": "m", "destination": "s3://lake/o/"}
-    RayBatchInferenceOperator(task_id="label", **{**needed, **eval(f"dict({block.text})")})
+    given = eval(f"dict({block.text})")
+    made = RayBatchInferenceOperator(task_id="label", **{**needed, **given})
+    assert {name: getattr(made, name) for name in given} == given
 
 
 @pytest.mark.parametrize("block", READERS, ids=lambda block: block.name)

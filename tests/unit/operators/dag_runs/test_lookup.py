@@ -71,7 +71,7 @@ def test_connection_is_found_by_several_threads(stored_ray: FakeRay) -> None:
 
 def test_warm_engines_are_listed(stored_ray: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
     stored_ray.script = lambda ray, body: Script(["no engine is kept"])
-    main(["engines", "ray_default"])
+    main(["show", "--engines", "--conn-id", "ray_default"])
     assert capsys.readouterr().out == "no engine is kept\n"
 
 
