@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobStatus
+from airflow_provider_raybatch.cluster.jobs_api.models import JobStatus
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan
 from airflow_provider_raybatch.cluster.kuberay.counts import worker_counts
 from airflow_provider_raybatch.cluster.kuberay.lifecycle import (
@@ -52,14 +52,6 @@ _SUBMIT_MARGIN = 1800
 """Seconds between a ready head and its job: a deferred task waits for a worker, and uploads its packages."""
 
 
-class _JobEnded(Exception):  # noqa: N818 - no error
-    """The job of a claimed cluster has succeeded, and the cluster may be gone."""
-
-    def __init__(self, claimed: Claimed) -> None:
-        super().__init__()
-        self.claimed = claimed
-
-
 class OwnPlace(Place):
     """The RayJobs of a task's runs in one namespace."""
 
@@ -75,21 +67,16 @@ class OwnPlace(Place):
 
     async def submit(self, order: Order) -> Submitted:
         """See :meth:`Place.submit`."""
-        try:
-            async with self.kubernetes.api() as api:
-                found = await submit_on_own_cluster(
-                    api,
-                    order.run.key,
-                    self._plan(api, order),
-                    lambda claimed: self._connected(api, order, claimed),
-                    order.build,
-                    order.finished,
-                    followed=order.window is not None,
-                )
-        except _JobEnded as ended:
-            submission_id = order.run.key.submission_id(ended.claimed.claim.number)
-            info = JobInfo(submission_id, JobStatus.SUCCEEDED)
-            return Submitted(submission_id, True, None, info, ended.claimed.reason)
+        async with self.kubernetes.api() as api:
+            found = await submit_on_own_cluster(
+                api,
+                order.run.key,
+                self._plan(api, order),
+                lambda claimed: self._connected(api, order, claimed),
+                order.build,
+                order.finished,
+                followed=order.window is not None,
+            )
         return found.submitted
 
     def _plan(self, api: KubernetesClient, order: Order) -> ClusterPlan:
@@ -156,14 +143,15 @@ class OwnPlace(Place):
     @asynccontextmanager
     async def _connected(
         self, api: KubernetesClient, order: Order, claimed: Claimed
-    ) -> AsyncIterator[RayJobsClient]:
+    ) -> AsyncIterator[RayJobsClient | None]:
         rayjob = claimed.state
         cluster = await self._found(api, order.run, rayjob, order.window, batch=order.finished is not None)
         order.on_cluster(cluster)
         order.log.info("%s", claimed.sentence)
         if rayjob.terminal and order.finished is None:
             cluster.has_succeeded = True
-            raise _JobEnded(claimed)
+            yield None
+            return
         if not rayjob.terminal:
             wait, queue_wait = self._wait(order), self.kubernetes.queue_wait
             if order.deadline is not None:

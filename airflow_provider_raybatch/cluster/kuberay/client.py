@@ -13,7 +13,6 @@ from airflow_provider_raybatch.cluster.jobs_api.access import tls_version
 from airflow_provider_raybatch.cluster.jobs_api.sharing import shared
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
 from airflow_provider_raybatch.cluster.kuberay.api import Kind, Manifest
-from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesUnreachableError
 from airflow_provider_raybatch.cluster.kuberay.refusals import Asked, refusal_error
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
 from airflow_provider_raybatch.cluster.kuberay.session import RETRIES, Call, RefusedRequestError, Session
@@ -33,8 +32,6 @@ _RESOURCES: dict[str, tuple[str, str]] = {
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _STRICT = {"fieldValidation": "Strict"}
 _PAGE = 250
-_LISTINGS = 3
-"""How often a list is begun: its pages expire while many objects change (410)."""
 
 
 class KubernetesClient:
@@ -104,19 +101,13 @@ class KubernetesClient:
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         params = {name: text for name, text in selectors.items() if text} | {"limit": str(_PAGE)}
         asked = Asked("list", kind, "", self.namespace)
-        path = self._path(kind)
-        for _ in range(_LISTINGS):
+        for path in (self._path(kind), self._path(kind).replace(_OLDER, _NEWER)):
             try:
                 return await self._pages(path, asked, params)
             except RefusedRequestError as refused:
-                if refused.refusal.code == 404 and _OLDER in path:
-                    path = path.replace(_OLDER, _NEWER)
-                elif refused.refusal.code != 410:
+                if refused.refusal.code != 404 or _OLDER not in path:
                     raise refusal_error(self.server, asked, refused.refusal) from None
-        raise KubernetesUnreachableError(
-            f"The Kubernetes API server at {self.server.shown} could not {asked}: its pages expired "
-            f"{_LISTINGS} times."
-        )
+        raise AssertionError
 
     async def patch(self, kind: Kind, name: str, change: Mapping[str, Any]) -> Manifest | None:
         """See :class:`~airflow_provider_raybatch.cluster.kuberay.api.KubernetesApi`."""

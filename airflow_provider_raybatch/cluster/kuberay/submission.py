@@ -10,7 +10,7 @@ from functools import partial
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
-from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
+from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest, JobStatus
 from airflow_provider_raybatch.cluster.kuberay.api import KubernetesApi
 from airflow_provider_raybatch.cluster.kuberay.claim import Claimed, ClusterPlan, claim_cluster
 from airflow_provider_raybatch.cluster.kuberay.decide import decide_job
@@ -44,7 +44,7 @@ async def submit_on_own_cluster(
     api: KubernetesApi,
     key: SubmissionKey,
     plan: ClusterPlan,
-    connect: Callable[[Claimed], AbstractAsyncContextManager[RayJobsClient]],
+    connect: Callable[[Claimed], AbstractAsyncContextManager[RayJobsClient | None]],
     build: Callable[[RayJobsClient, str], Awaitable[JobRequest]],
     finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None = None,
     *,
@@ -55,7 +55,8 @@ async def submit_on_own_cluster(
     A cluster has exactly one job, of the cluster's own number. If that job is over without a result, or lost
     because the head has restarted, the cluster is deleted and the next one is made.
 
-    :param connect: waits until a claimed cluster takes jobs, and raises if it can't.
+    :param connect: waits until a claimed cluster takes jobs, and raises if it can't; gives ``None`` where
+        its job has succeeded, and the cluster may be gone.
     :param build: makes the request of a submission id, if one is to be submitted.
     :param finished: whether the result of a job that has ended stands; by default, if Ray says it succeeded.
     :param followed: whether a follower looks at the job, and so attaches it where that fails here.
@@ -67,7 +68,11 @@ async def submit_on_own_cluster(
         claimed = await claim_cluster(api, key, plan, least=least)
         try:
             async with connect(claimed) as client:
-                submitted = await job.submitted(client, claimed.claim)
+                if client is None:
+                    info = JobInfo(key.submission_id(claimed.claim.number), JobStatus.SUCCEEDED)
+                    submitted = Submitted(info.submission_id, True, None, info, claimed.reason)
+                else:
+                    submitted = await job.submitted(client, claimed.claim)
             return OnCluster(claimed, submitted)
         except ClusterOverError:
             await delete(api, claimed.claim)  # the next claim waits until it is gone
