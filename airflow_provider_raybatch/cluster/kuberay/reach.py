@@ -58,16 +58,12 @@ def dashboard_of(raycluster: Mapping[str, Any]) -> Dashboard:
 
 
 def _port(head: Mapping[str, Any]) -> int:
-    """KubeRay makes the service's ports of the head's first container and of `headService`."""
+    """KubeRay makes the service's ports of the head's first container."""
     pod = (head.get("template") or {}).get("spec") or {}
-    container = (pod.get("containers") or [{}])[0]
-    service = (head.get("headService") or {}).get("spec") or {}
-    for field, ports in ("containerPort", container.get("ports")), ("port", service.get("ports")):
-        for port in ports or []:
-            if port.get("name") == _PORT_NAME and port.get(field):
-                return int(port[field])
-    started = str((head.get("rayStartParams") or {}).get("dashboard-port") or "")
-    return int(started) if started.isdecimal() else _PORT
+    for port in ((pod.get("containers") or [{}])[0]).get("ports") or []:
+        if port.get("name") == _PORT_NAME and port.get("containerPort"):
+            return int(port["containerPort"])
+    return _PORT
 
 
 def cluster_address(
@@ -116,7 +112,6 @@ def _ray_header(token: str | None) -> dict[str, str]:
 
 TOKEN_KEY = "auth_token"
 """Where KubeRay looks for the token in a Secret."""
-_LONGEST_SECRET = 50
 
 
 async def existing_address(
@@ -169,7 +164,7 @@ async def _token(api: KubernetesApi, raycluster: Manifest) -> str | None:
             "which are not sent to a cluster; name one with a token in a Secret, or set a connection's token "
             "and use ray_conn_id."
         )
-    secret = options.get("secretName") or default_secret(name)
+    secret = options.get("secretName") or name  # as KubeRay names the one that it makes
     try:
         token = await read_token(api, secret)
     except ForbiddenError as error:
@@ -196,9 +191,3 @@ async def read_token(api: KubernetesApi, secret: str) -> str:
         return base64.b64decode(held or "", validate=True).decode().strip()
     except (binascii.Error, UnicodeDecodeError):
         return ""
-
-
-def default_secret(cluster: str) -> str:
-    """Name of the Secret that KubeRay makes for a cluster without `secretName` (its ``CheckName``)."""
-    name = cluster[-_LONGEST_SECRET:]
-    return name if name[0].isalpha() else f"r{name[1:]}"

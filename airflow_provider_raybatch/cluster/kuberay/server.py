@@ -53,18 +53,14 @@ def pod_server() -> ApiServer | None:
     """The API server of this pod's cluster; ``None`` outside of pods. Reads files, so it blocks."""
     folder = FOLDER
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
-    token, authority = folder / "token", folder / "ca.crt"
-    if not host or not port or not token.is_file() or not authority.is_file():
+    token, authority, namespace = (folder / name for name in ("token", "ca.crt", "namespace"))
+    if not host or not port or not all(one.is_file() for one in (token, authority, namespace)):
         return None
-    try:
-        namespace = (folder / "namespace").read_text().strip()
-    except OSError:
-        namespace = ""
     return ApiServer(
         url=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         access=Access(TokenFile(token), direct=True),
         credentials="this pod's service account",
-        namespace=namespace or "default",
+        namespace=namespace.read_text().strip() or "default",
         verify=str(authority),
         inside=True,
     )

@@ -29,7 +29,6 @@ from airflow_provider_raybatch.contract.text import plain_reason
 
 _MOST_AT_ONCE = 32
 _LARGEST_ANSWER = 64 * 2**20
-_LONGEST_RETRY_AFTER = 15.0
 
 RETRIES = RetryPolicy(attempts=5)
 
@@ -114,7 +113,7 @@ class Session:
             last = attempt == self._retries.attempts - 1
             header = await self._server.access.login.header()
             try:
-                code, body, wait = await self._once(call, header)
+                code, body = await self._once(call, header)
             except (httpx.HTTPError, ssl.SSLError) as error:  # the latter comes while an answer is read
                 sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
                 found = self._transport_error(call.asked, error)
@@ -129,14 +128,14 @@ class Session:
                 renewed = True
                 self._server.access.login.refused(header)
             elif not last and (code == 429 or (code >= 500 and call.repeat)):
-                await asyncio.sleep(wait if wait is not None else self._retries.wait(attempt))
+                await asyncio.sleep(self._retries.wait(attempt))
             elif code in {401, 429} or code >= 500:
                 raise refusal_error(self._server, call.asked, refusal)
             else:
                 raise RefusedRequestError(refusal)
         raise refusal_error(self._server, call.asked, refusal)
 
-    async def _once(self, call: Call, header: str | None) -> tuple[int, bytes, float | None]:
+    async def _once(self, call: Call, header: str | None) -> tuple[int, bytes]:
         access = self._server.access
         request = self._client.build_request(
             call.method,
@@ -156,7 +155,7 @@ class Session:
         except TimeoutError:
             raise httpx.ReadTimeout(f"no whole answer within {self._request_timeout:.0f} s") from None
         self._set_clock(answer.headers.get("Date"))
-        return answer.status_code, body, _retry_after(answer.headers.get("Retry-After"))
+        return answer.status_code, body
 
     @staticmethod
     async def _read(answer: httpx.Response) -> bytes:
@@ -199,7 +198,3 @@ class Session:
             f"The Kubernetes API server at {url} gave no answer when asked to {asked} ({what}); check that "
             "it can be reached from here."
         )
-
-
-def _retry_after(value: str | None) -> float | None:
-    return min(float(value), _LONGEST_RETRY_AFTER) if value and value.isdecimal() else None

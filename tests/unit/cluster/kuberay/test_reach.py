@@ -31,7 +31,6 @@ from airflow_provider_raybatch.cluster.kuberay.reach import (
     Dashboard,
     cluster_address,
     dashboard_of,
-    default_secret,
     existing_address,
     token_of,
 )
@@ -80,12 +79,6 @@ def containers(*ports: dict[str, Any]) -> dict[str, Any]:
         (raycluster({"headService": {"metadata": {"name": "own"}}}), "own", 8265),
         (raycluster(containers({"name": "dashboard", "containerPort": 9000})), "c-head-svc", 9000),
         (raycluster(containers({"name": "gcs-server", "containerPort": 6379})), "c-head-svc", 8265),
-        (raycluster({"rayStartParams": {"dashboard-port": "9001"}}), "c-head-svc", 9001),
-        (
-            raycluster({"headService": {"spec": {"ports": [{"name": "dashboard", "port": 80}]}}}),
-            "c-head-svc",
-            80,
-        ),
     ],
 )
 def test_service_and_port_are_kuberays(manifest: Any, service: str, port: int) -> None:
@@ -342,16 +335,3 @@ async def test_a_cluster_that_is_being_deleted_is_refused(existing: Existing) ->
     await existing.api.delete("RayCluster", "shared")
     with pytest.raises(ClusterError, match="is being deleted"):
         await existing.address()
-
-
-@pytest.mark.parametrize(
-    ("cluster", "secret"),
-    [
-        ("shared", "shared"),
-        ("9lives", "rlives"),
-        (f"abc{'x' * 50}", "x" * 50),
-        (f"abc-{'x' * 49}", f"r{'x' * 49}"),
-    ],
-)
-def test_kuberays_own_name_of_a_secret(cluster: str, secret: str) -> None:
-    assert default_secret(cluster) == secret
