@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.layout import STORE_MARK
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import clean, count_of
 from airflow_provider_raybatch.dataset import Dataset, DatasetError
-from airflow_provider_raybatch.dataset.dead_letters import letters
+from airflow_provider_raybatch.dataset.rows import letters
 from airflow_provider_raybatch.storage.folder import Folder, folder
 
 _POLL = 1.0
