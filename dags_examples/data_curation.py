@@ -145,9 +145,8 @@ def data_curation() -> None:
             NearDuplicates,
             SemanticDuplicates,
         )
-        from airflow_provider_raybatch.workflows.filters import Threshold
+        from airflow_provider_raybatch.workflows.filters import SchemaCheck, Threshold
         from airflow_provider_raybatch.workflows.rows import Rows
-        from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
         from airflow_provider_raybatch.workflows.sift import Funnel, sift
         from airflow_provider_raybatch.workflows.writer import DatasetWriter
 

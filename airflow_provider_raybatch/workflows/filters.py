@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filter rows by heuristic quality, language, or a threshold; each drop names its rule."""
+"""Filter rows: responses by a JSON schema, texts by heuristic quality and language, values by thresholds.
+
+Each drop names its rule.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -13,15 +17,93 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, cut_to
+from airflow_provider_raybatch.job.input.json_types import arrow_type
+from airflow_provider_raybatch.job.request.json_schema import check_schema, misfit
+from airflow_provider_raybatch.job.tasks.typed_columns import column_kinds, values_of
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.rows import require
 from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column, with_column
 
+_LONGEST_VALUE = 80
+_LONGEST_RESPONSE = 1_000_000
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd]")
 _LETTER = re.compile(r"[^\W\d_]")
 _BULLETS = ("-", "*", "\u2022", "\u2023", "\u25e6")
 _LANGUAGE_CHARACTERS = 2000
+
+
+class SchemaCheck:
+    """Drops responses that are not JSON, or do not fit a schema.
+
+    Rules: ``no_response``, ``too_long`` (more than a million characters), ``not_json``, ``schema``.
+
+    :param schema: JSON schema of an object. It may be the one in `structured_outputs`: a response that was
+        cut off, or generated without structured output, can violate it.
+    :param column: of the responses.
+    :param extract: whether each property becomes a column, with the type that it has with `response_format`.
+    :param prefix: put before the names of these columns.
+    :raises WorkflowError: `schema` is not a JSON schema, or `extract` finds no properties in it.
+    """
+
+    def __init__(
+        self,
+        schema: Mapping[str, Any],
+        column: str = "response",
+        extract: bool = True,
+        prefix: str = "",
+        name: str = "schema",
+    ) -> None:
+        self.name = name
+        self._column = column
+        self._structured = {"json": json.dumps(schema)}
+        try:
+            check_schema(self._structured)
+        except ValueError as error:
+            raise WorkflowError(f"schema: it {error}.") from error
+        if extract and not schema.get("properties"):
+            raise WorkflowError(
+                "schema: it has no 'properties' that could become columns; add them or set extract=False."
+            )
+        try:
+            self._kinds = column_kinds(schema) if extract else {}
+        except ValueError as error:
+            raise WorkflowError(f"schema: {error}.") from error
+        self._prefix = prefix
+
+    def __call__(self, batch: pa.RecordBatch) -> Checked:
+        """See :class:`SiftStep`."""
+        parsed = [self.check(text) for text in text_column(batch, self._column)]
+        drops = [one if isinstance(one, Drop) else None for one in parsed]
+        for key, kind in self._kinds.items():
+            values = [None if isinstance(one, Drop) else one[key] for one in parsed]
+            batch = with_column(batch, self._prefix + key, pa.array(values, arrow_type(kind)))
+        return Checked(batch, drops)
+
+    def check(self, text: str | None) -> dict[str, Any] | Drop:
+        """The columns of one response, or its :class:`Drop`."""
+        if text is None or not text.strip():
+            return Drop("no_response", "the response is empty")
+        if len(text) > _LONGEST_RESPONSE:
+            return Drop("too_long", f"the response has {count_of(len(text), 'character')}")
+        try:
+            value = json.loads(text, parse_constant=_refuse)
+            if "\\ud" in text.lower():
+                json.dumps(value, ensure_ascii=False).encode()  # Half a surrogate pair is not a character.
+        except UnicodeEncodeError:
+            return Drop("not_json", "the response has half a character (a lone surrogate)")
+        except (ValueError, RecursionError) as error:
+            return Drop("not_json", f"the response is not JSON ({cut_to(_LONGEST_VALUE, str(error))})")
+        if wrong := misfit(value, self._structured):
+            return Drop("schema", f"the response does not fit the schema ({wrong})")
+        try:
+            return values_of(text, self._kinds) if self._kinds else {}
+        except ValueError as error:
+            return Drop("schema", f"the response does not fit its columns ({error})")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON value")
 
 
 @dataclass(frozen=True)
@@ -66,64 +148,44 @@ class Heuristics:
         """One document."""
         if text is None or not text.strip():
             return Drop("empty", "the text is empty")
-        if self.max_characters is not None and len(text) > self.max_characters:
-            return Drop("too_long", f"{count_of(len(text), 'character')}, more than {self.max_characters:,}")
-        words = text.split()
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return self._of_words(text, words) or self._of_lines(lines) or self._of_phrases(words)
+        return next(filter(None, self._drops(text)), None)
 
-    def _of_words(self, text: str, words: list[str]) -> Drop | None:
+    def _drops(self, text: str) -> Iterator[Drop | None]:
+        """By each rule in order, computed when it is asked for."""
+        if self.max_characters is not None and len(text) > self.max_characters:
+            yield Drop("too_long", f"{count_of(len(text), 'character')}, more than {self.max_characters:,}")
+        words = text.split()
         count = len(words)
         if self.min_words is not None and count < self.min_words:
-            return Drop("too_few_words", f"{count_of(count, 'word')}, fewer than {self.min_words:,}")
+            yield Drop("too_few_words", f"{count_of(count, 'word')}, fewer than {self.min_words:,}")
         if self.max_words is not None and count > self.max_words:
-            return Drop("too_many_words", f"{count_of(count, 'word')}, more than {self.max_words:,}")
-        if drop := _above(
-            "undecodable",
-            len(_CONTROL.findall(text)) / len(text),
-            self.max_control_share,
-            "of the characters are not text",
-        ):
-            return drop
-        mean = sum(map(len, words)) / count
+            yield Drop("too_many_words", f"{count_of(count, 'word')}, more than {self.max_words:,}")
+        undecodable = len(_CONTROL.findall(text)) / len(text)
+        yield _above("undecodable", undecodable, self.max_control_share, "of the characters are not text")
+        letters = sum(map(len, words))
         if self.mean_word_length is not None:
-            least, most = self.mean_word_length
+            (least, most), mean = self.mean_word_length, letters / count
             if not least <= mean <= most:
-                return Drop("word_length", f"{mean:.1f} characters a word, not between {least} and {most}")
+                yield Drop("word_length", f"{mean:.1f} characters a word, not between {least} and {most}")
         alphabetic = sum(1 for word in words if _LETTER.search(word)) / count
         if self.min_alphabetic_share is not None and alphabetic < self.min_alphabetic_share:
-            return Drop(
-                "not_alphabetic",
-                f"{alphabetic:.0%} of the words have a letter, less than {self.min_alphabetic_share:.0%}",
-            )
-        symbols = text.count("#") + text.count("...") + text.count("\u2026")
-        return _above("symbols", symbols / count, self.max_symbol_share, "symbols for each word")
-
-    def _of_lines(self, lines: list[str]) -> Drop | None:
-        count = len(lines)
-        bullets = sum(line.startswith(_BULLETS) for line in lines)
-        ellipses = sum(line.endswith(("...", "\u2026")) for line in lines)
-        return (
-            _above("bullets", bullets / count, self.max_bullet_share, "of the lines are bullets")
-            or _above(
-                "ellipses", ellipses / count, self.max_ellipsis_share, "of the lines end with an ellipsis"
-            )
-            or _above(
-                "repeated_lines",
-                1 - len(set(lines)) / count,
-                self.max_repeated_line_share,
-                "of the lines are copies of others",
-            )
+            why = f"of the words have a letter, less than {self.min_alphabetic_share:.0%}"
+            yield Drop("not_alphabetic", f"{alphabetic:.0%} {why}")
+        symbols = (text.count("#") + text.count("...") + text.count("\u2026")) / count
+        yield _above("symbols", symbols, self.max_symbol_share, "symbols for each word")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        bullets = sum(line.startswith(_BULLETS) for line in lines) / len(lines)
+        yield _above("bullets", bullets, self.max_bullet_share, "of the lines are bullets")
+        ellipses = sum(line.endswith(("...", "\u2026")) for line in lines) / len(lines)
+        yield _above("ellipses", ellipses, self.max_ellipsis_share, "of the lines end with an ellipsis")
+        copies = 1 - len(set(lines)) / len(lines)
+        yield _above(
+            "repeated_lines", copies, self.max_repeated_line_share, "of the lines are copies of others"
         )
-
-    def _of_phrases(self, words: list[str]) -> Drop | None:
-        if self.max_top_phrase_share is None or len(words) < 2:
-            return None
-        ((phrase, count),) = Counter(pairwise(words)).most_common(1)
-        if count < 3:
-            return None
-        share = count * sum(map(len, phrase)) / sum(map(len, words))
-        return _above("repeated_phrase", share, self.max_top_phrase_share, "of the text is one phrase")
+        ((phrase, times),) = Counter(pairwise(words)).most_common(1) or [((), 0)]
+        if times > 2:
+            share = times * sum(map(len, phrase)) / letters
+            yield _above("repeated_phrase", share, self.max_top_phrase_share, "of the text is one phrase")
 
 
 class LanguageFilter:

@@ -62,11 +62,6 @@ class Funnel:
         answered = FunnelStep(name, counts.ok, dropped=Counter(counts.errors_by_step))
         return cls([FunnelStep("input", counts.input), answered])
 
-    @property
-    def left(self) -> int:
-        """Rows after the last step."""
-        return self.steps[-1].rows if self.steps else 0
-
     def joined(self, later: Funnel) -> Funnel:
         """This funnel followed by the steps of another one, without the input of the other."""
         return Funnel([*self.steps, *later.steps[1:]])

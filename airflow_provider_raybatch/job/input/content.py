@@ -143,18 +143,11 @@ def _is_frame(row: Any) -> bool:
     """Whether an object is a table in a layout of pandas; a row may look like a table of one cell."""
     if not isinstance(row, dict) or not row:
         return False
-    inner = list(row.values())
     if set(row) == {"columns", "index", "data"}:
-        return all(isinstance(value, list) for value in inner)
+        return all(isinstance(value, list) for value in row.values())
     if set(row) == {"schema", "data"} and isinstance(row["data"], list):
         return isinstance(row["schema"], dict) and "fields" in row["schema"]
-    if not all(isinstance(value, dict) and value.keys() == inner[0].keys() for value in inner):
+    inner = next(iter(row.values()))
+    if not inner or not all(isinstance(one, dict) and one.keys() == inner.keys() for one in row.values()):
         return False
-    keys = [*row, *inner[0]]
-    are_columns, are_rows = map(_are_numbers, (list(inner[0]), list(row)))
-    return len(keys) > 2 and (are_columns or are_rows)
-
-
-def _are_numbers(names: list[str]) -> bool:
-    """Whether names are positions of rows, as pandas gives them."""
-    return bool(names) and all(name.isdecimal() for name in names)
+    return len(row) + len(inner) > 2 and any(all(map(str.isdecimal, names)) for names in (row, inner))

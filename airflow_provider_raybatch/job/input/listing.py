@@ -92,7 +92,7 @@ class SourceFile:
 
     def options_with(self, **changes: str) -> str:
         """`csv_options` as a message says to set it."""
-        return f"csv_options={ {**self.csv.model_dump(exclude_defaults=True), **changes} }"
+        return f"csv_options={ {**self.csv.model_dump(mode='json', exclude_defaults=True), **changes} }"
 
     @property
     def other_encoding(self) -> str | None:

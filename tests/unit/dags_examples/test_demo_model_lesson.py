@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
-from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
+from airflow_provider_raybatch.workflows.filters import SchemaCheck
 from dags_examples.demo_model import reviews
 from dags_examples.demo_model.corpus import facts
 from tests.unit.dags_examples.example import Example

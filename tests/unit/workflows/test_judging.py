@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.filters import SchemaCheck
 from airflow_provider_raybatch.workflows.pairwise import (
     PAIR_COLUMNS,
     PairwiseResult,
@@ -25,8 +26,6 @@ from airflow_provider_raybatch.workflows.prompts import (
     pairwise_sampling,
 )
 from airflow_provider_raybatch.workflows.rows import Rows
-from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
-from airflow_provider_raybatch.workflows.sift import Drop
 from tests.support.approved import AssertSentences
 from tests.unit.workflows.datasets import batch, inferred
 
@@ -142,10 +141,7 @@ def test_a_rubric_is_a_prompt_a_grammar_and_a_check() -> None:
     good, bad = '{"reason": "It is.", "score": 5}', '{"reason": "Nearly.", "score": 4}'
     checked = check(batch(judged=[good, bad]))
     assert checked.batch.select(["reason", "score"]).to_pylist()[0] == {"reason": "It is.", "score": 5}
-    assert checked.drops == [
-        None,
-        Drop("schema", "the response does not fit the schema ($.score: 4 is not one of [1, 3, 5])"),
-    ]
+    assert checked.drops == [None, ("schema", "score is 4, which is not one of [1, 3, 5]")]
 
 
 def test_what_is_refused(assert_sentences: AssertSentences) -> None:

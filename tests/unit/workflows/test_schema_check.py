@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.filters import SchemaCheck
 from airflow_provider_raybatch.workflows.prompts import repair_messages
 from airflow_provider_raybatch.workflows.rows import Rows
-from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
 from airflow_provider_raybatch.workflows.sift import Drop
 from tests.support.approved import AssertSentences
 from tests.unit.workflows.datasets import batch, inferred, sifted

@@ -45,7 +45,7 @@ def test_each_row_is_kept_or_dropped_once_in_order(tmp_path: Path) -> None:
 def test_an_empty_night(tmp_path: Path) -> None:
     none = count_tokens([batch(id=["a"], text=["b"]).slice(0, 0)], "text")
     funnel, kept, dropped = sifted(tmp_path, none, [LanguageFilter(["en"])], tokens="tokens")
-    assert (funnel.left, kept.count, dropped.count) == (0, 0, 0)
+    assert (funnel.steps[-1].rows, kept.count, dropped.count) == (0, 0, 0)
     assert kept.schema.names == ["id", "text", "tokens", "language", "language_score"]
     assert dropped.schema.names == ["id", "text", "tokens", "dropped_by", "rule", "reason"]
 
