@@ -26,6 +26,7 @@ from airflow_provider_raybatch.workflows.prompts import (
     pairwise_sampling,
 )
 from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.sift import Drop
 from tests.support.approved import AssertSentences
 from tests.unit.workflows.datasets import batch, inferred
 
@@ -141,7 +142,10 @@ def test_a_rubric_is_a_prompt_a_grammar_and_a_check() -> None:
     good, bad = '{"reason": "It is.", "score": 5}', '{"reason": "Nearly.", "score": 4}'
     checked = check(batch(judged=[good, bad]))
     assert checked.batch.select(["reason", "score"]).to_pylist()[0] == {"reason": "It is.", "score": 5}
-    assert checked.drops == [None, ("schema", "score is 4, which is not one of [1, 3, 5]")]
+    assert checked.drops == [
+        None,
+        Drop("schema", "the response does not fit the schema ($.score: 4 is not one of [1, 3, 5])"),
+    ]
 
 
 def test_what_is_refused(assert_sentences: AssertSentences) -> None:
