@@ -29,15 +29,14 @@ def show_clusters(options: Namespace) -> None:
     swept = quietly(
         lambda: sweep(server, options.namespace, installation, _fate_in_database, delete=options.delete)
     )
-    now = swept.found.now
-    print_rows((_row(one, verdict, now) for one, verdict in swept.judged), options.format, _FIRST)
+    print_rows((_row(one, verdict, swept.now) for one, verdict in swept.judged), options.format, _FIRST)
     if options.format == "table":
         for name in swept.deleted:
             print(clean(f"Deleted {name}."))
         left = sum(verdict.delete for _, verdict in swept.judged)
         total = count_of(len(swept.judged), "RayJob")
         hint = "; --delete deletes them" if left and not options.delete else ""
-        print(clean(f"Left: {left:,} of {total} in namespace {swept.found.namespace}{hint}."))
+        print(clean(f"Left: {left:,} of {total} in namespace {swept.namespace}{hint}."))
     if not installation:
         print(
             "This Airflow has no id yet (Variable raybatch_installation_id), so all counts as others'.",

@@ -18,7 +18,6 @@ from airflow_provider_raybatch.cluster.kuberay.client import KubernetesClient
 from airflow_provider_raybatch.cluster.kuberay.server import ApiServer
 from airflow_provider_raybatch.cluster.kuberay.sweep import (
     GRACE,
-    FoundRayJobs,
     Leftover,
     RunFate,
     Sweep,
@@ -38,12 +37,13 @@ _log = logging.getLogger(__name__)
 class LeftClusters:
     """What is in a namespace, and what follows for each RayJob.
 
-    :param found: all that carries this package's labels.
-    :param judged: each RayJob and its verdict.
+    :param now: epoch seconds by the server's clock.
+    :param judged: each RayJob that carries this package's labels, and its verdict.
     :param deleted: names of what was deleted.
     """
 
-    found: FoundRayJobs
+    namespace: str
+    now: float
     judged: Sequence[tuple[Leftover, Sweep]]
     deleted: Sequence[str] = ()
 
@@ -74,7 +74,7 @@ def delete_left_clusters(
         done = "deleted" if verdict.delete else "kept"
         _log.info("RayJob %s: %s, since %s.", one.name, done, verdict.reason)
     total = count_of(len(swept.judged), "RayJob")
-    _log.info("Deleted %d of %s in namespace %s.", len(swept.deleted), total, swept.found.namespace)
+    _log.info("Deleted %d of %s in namespace %s.", len(swept.deleted), total, swept.namespace)
     return list(swept.deleted)
 
 
@@ -101,22 +101,23 @@ def sweep(
     :param ask: what Airflow says of a task; blocks.
     :raises ClusterError: Kubernetes can't be reached, or refuses.
     """
-    found = run_blocking(_find(server, namespace))
-    own = {one.task for one in found.rayjobs if one.task is not None and one.task.namespace == installation}
+    namespace, now, found = run_blocking(_find(server, namespace))
+    own = {one.task for one in found if one.task is not None and one.task.namespace == installation}
     # Asked after the RayJobs were listed: a run that begins later has others.
     fates = {task: ask(task) for task in own}
     judged = [
-        (one, judge_leftover(one, fates.get(one.task) if one.task else None, installation, found.now, grace))
-        for one in found.rayjobs
+        (one, judge_leftover(one, fates.get(one.task) if one.task else None, installation, now, grace))
+        for one in found
     ]
     left = [one for one, verdict in judged if verdict.delete]
     deleted = run_blocking(_delete(server, namespace, left)) if delete and left else []
-    return LeftClusters(found, judged, [f"RayJob {one.name}" for one in deleted])
+    return LeftClusters(namespace, now, judged, [f"RayJob {one.name}" for one in deleted])
 
 
-async def _find(server: ApiServer, namespace: str | None) -> FoundRayJobs:
+async def _find(server: ApiServer, namespace: str | None) -> tuple[str, float, Sequence[Leftover]]:
     async with KubernetesClient(server, namespace) as api:
-        return await find_left(api)
+        found = await find_left(api)
+        return api.namespace, api.now(), found
 
 
 async def _delete(server: ApiServer, namespace: str | None, left: Sequence[Leftover]) -> Sequence[Leftover]:

@@ -191,26 +191,13 @@ def _task(metadata: Mapping[str, Any]) -> TaskKey | None:
     return task if labels.get(TASK) == task.digest else None
 
 
-@dataclass(frozen=True)
-class FoundRayJobs:
-    """What carries the label of any Airflow in a namespace.
-
-    :param namespace: of Kubernetes.
-    :param now: epoch seconds by the server's clock.
-    """
-
-    namespace: str
-    rayjobs: tuple[Leftover, ...]
-    now: float
-
-
-async def find_left(api: KubernetesApi) -> FoundRayJobs:
+async def find_left(api: KubernetesApi) -> list[Leftover]:
     """List what this package has made, the oldest first.
 
     :raises ClusterError: RayJobs can't be listed.
     """
-    found = map(leftover_of, await api.list("RayJob", labels=INSTALLATION))
-    return FoundRayJobs(api.namespace, tuple(sorted(found, key=lambda one: one.created)), api.now())
+    found = await api.list("RayJob", labels=INSTALLATION)
+    return sorted(map(leftover_of, found), key=lambda one: one.created)
 
 
 async def delete_left(api: KubernetesApi, rayjobs: Iterable[Leftover]) -> Sequence[Leftover]:

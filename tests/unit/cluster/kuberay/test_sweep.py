@@ -128,7 +128,7 @@ def test_annotations_that_do_not_fit_the_label() -> None:
 def test_only_the_very_rayjob_is_deleted(kubernetes: Kubernetes) -> None:
     async def scene() -> None:
         claimed = await claim_cluster(kubernetes.api, KEY, plan())
-        (one,) = (await find_left(kubernetes.api)).rayjobs
+        (one,) = await find_left(kubernetes.api)
         assert one.name == claimed.claim.name
         assert await delete_left(kubernetes.api, [replace(one, uid="another")]) == []
         assert await delete_left(kubernetes.api, [one]) == [one]
