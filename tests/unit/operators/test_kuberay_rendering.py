@@ -79,8 +79,8 @@ def test_a_mistake_in_a_template_names_the_field() -> None:
 
 
 def test_a_rendered_mistake_is_found() -> None:
-    cluster = rendered(KubeRayCluster(image=IMAGE, namespace="{{ params.team }}"), {"team": "Ads Team"})
-    with pytest.raises(SpecError, match=r"^namespace: 'Ads Team' is not a name"):
+    cluster = rendered(KubeRayCluster(image=IMAGE, gpus_per_worker="{{ params.gpus }}"), {"gpus": "-1"})
+    with pytest.raises(SpecError, match=r"^gpus_per_worker: '-1' is not a number of GPUs"):
         cluster.check()
 
 
