@@ -182,7 +182,7 @@ class Heuristics:
         yield _above(
             "repeated_lines", copies, self.max_repeated_line_share, "of the lines are copies of others"
         )
-        ((phrase, times),) = Counter(pairwise(words)).most_common(1) or [((), 0)]
+        ((phrase, times),) = Counter(pairwise(words)).most_common(1) or [(("", ""), 0)]
         if times > 2:
             share = times * sum(map(len, phrase)) / letters
             yield _above("repeated_phrase", share, self.max_top_phrase_share, "of the text is one phrase")
