@@ -31,8 +31,7 @@ from airflow_provider_raybatch.contract.text import count_of, cut_to
 from airflow_provider_raybatch.dataset import s3_credentials
 from airflow_provider_raybatch.report.card import dataset_card
 from airflow_provider_raybatch.report.comparison import Figure, column_changes, figures
-from airflow_provider_raybatch.report.page import ending, moment, report_page
-from airflow_provider_raybatch.report.sections.quality import step_rows
+from airflow_provider_raybatch.report.page import ending, moment, report_page, step_rows
 from airflow_provider_raybatch.storage.folder import Folder, folder
 
 STDOUT = "-"

@@ -28,15 +28,19 @@ from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.plugins import airflow_api
 from airflow_provider_raybatch.plugins.headers import safely
 from airflow_provider_raybatch.plugins.looking import Look, look_at
-from airflow_provider_raybatch.plugins.pages.batches import batches_page
-from airflow_provider_raybatch.plugins.pages.dataset import dataset_page
-from airflow_provider_raybatch.plugins.pages.frame import Frame, message_page
-from airflow_provider_raybatch.plugins.pages.nights import nights_page
-from airflow_provider_raybatch.plugins.pages.task_report import failed_rows_page, report_page
+from airflow_provider_raybatch.plugins.pages import (
+    Frame,
+    batches_page,
+    dataset_page,
+    failed_rows_page,
+    message_page,
+    nights_page,
+    report_page,
+)
 from airflow_provider_raybatch.plugins.refusal import NotShownError
 from airflow_provider_raybatch.plugins.task_key import TaskInstance
 from airflow_provider_raybatch.plugins.threads import Readers
-from airflow_provider_raybatch.report.elements import document, node
+from airflow_provider_raybatch.report.rendering import render
 
 _MOST = 100
 
@@ -84,7 +88,6 @@ _PAGES: dict[str, Callable[[Look, Frame], str]] = {
 }
 _DEFECT = "The report can't be shown; the log of Airflow's API server says why."
 _INSTANCE = "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
-_LOADING = document("Batch report", node("p", "Loading…", class_="loading"))
 _FRAMES = frozenset({"iframe", "frame", "embed", "object"})
 
 MapIndex = Annotated[int, BeforeValidator(lambda given: -1 if given == "{MAP_INDEX}" else given)]
@@ -163,7 +166,7 @@ async def _answer(request: Request, make: Callable[[], Awaitable[HTMLResponse]])
 
 async def loading(request: Request, make: Callable[[], Awaitable[HTMLResponse]]) -> AsyncIterator[str]:
     """A page in two parts: the second one hides the first."""
-    yield _LOADING.partition("</main>")[0]
+    yield render("loading.jinja", title="Batch report").partition("</main>")[0]
     try:
         answer = await make()
     except NotShownError as error:

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots as SVG: drawn in units of a narrow screen's pixels, so that their texts stay readable there."""
+"""Plots as places in a picture as wide as a narrow screen's pixels, so that its texts stay readable there."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from xml.etree.ElementTree import Element
 
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
-from airflow_provider_raybatch.report.elements import Content, node, number, table, words_of
 
 COLOURS = "abcdefghij"
 _WIDTH, _HEIGHT = 420.0, 160.0
@@ -20,23 +18,49 @@ _TIMES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 Point = tuple[float, "float | None"]
+Places = Sequence[Sequence[str]]
+"""Numbers of one shape each, as SVG has them, and its text or colour last."""
 
 
-def line_plot(title: str, unit: str, points: Sequence[Point], whole: bool = False) -> Element:
+@dataclass(frozen=True)
+class Plot:
+    """What a plot has, drawn by ``templates/parts.jinja``.
+
+    :param said: the same in words.
+    :param lines: x1, x2, y1 and y2 of axes and grid.
+    :param marks: x, y, anchor and text.
+    :param curves: paths: the area below, then the line.
+    :param dots: x and y of single points.
+    :param bars: x, y, width, height and text.
+    """
+
+    title: str
+    unit: str
+    said: str
+    lines: Places
+    marks: Places
+    curves: Places = ()
+    dots: Places = ()
+    bars: Places = ()
+
+
+def line_plot(title: str, unit: str, points: Sequence[Point], whole: bool = False) -> Plot:
     """A number over the seconds of a job.
 
     :param points: seconds and values; ``None`` is a gap.
     :param whole: whether values are whole numbers.
     """
-    good = [(x, y) for x, y in points if words.known(x) and y is not None and words.known(y)]
+    runs = _runs(points)
+    good = [point for run in runs for point in run]
     across = time_axis(max((x for x, _ in good), default=0))
     up = number_axis(max((y for _, y in good), default=0), whole=whole)
-    lines = [_curve(run, across, up) for run in _runs(points)]
-    said = _said(unit, [y for _, y in good])
-    return _figure(title, unit, said, [_frame(across, up), lines])
+    placed = [[(_at(_x(across, x)), _at(_y(up, y))) for x, y in run] for run in runs]
+    curves = [_curve(run) for run in placed if len(run) > 1]
+    dots = [run[0] for run in placed if len(run) == 1]
+    return Plot(title, unit, _said(unit, [y for _, y in good]), *_frame(across, up), curves, dots)
 
 
-def histogram(title: str, unit: str, bars: Sequence[tuple[float, float, float]]) -> Element:
+def histogram(title: str, unit: str, bars: Sequence[tuple[float, float, float]]) -> Plot:
     """How many have which length.
 
     :param bars: first and last length of each, and how many.
@@ -46,106 +70,72 @@ def histogram(title: str, unit: str, bars: Sequence[tuple[float, float, float]])
     up = number_axis(max((rows for *_, rows in bars), default=0), whole=True)
     shapes = []
     for first, last, rows in bars:
-        left, right = _x(across, first), _x(across, last + 1)
-        top = _y(up, rows)
+        left, right, top = _x(across, first), _x(across, last + 1), _y(up, rows)
         label = f"{words.count(first)} to {words.count(last)}: {count_of(round(rows), 'row')}"
-        shapes.append(
-            node(
-                "rect",
-                node("title", label),
-                x=_at(left),
-                y=_at(top),
-                width=_at(max(1.0, right - left - 0.5)),
-                height=_at(_HEIGHT - _BOTTOM - top),
-                class_="fill-a",
-            )
-        )
+        sizes = (left, top, max(1.0, right - left - 0.5), _HEIGHT - _BOTTOM - top)
+        shapes.append((*map(_at, sizes), label))
     rows = sum(bar[2] for bar in bars)
     span = f"{words.count(bars[0][0])} to {words.count(max(bar[1] for bar in bars))}" if bars else "none"
-    return _figure(
-        title, unit, f"{count_of(round(rows), 'row')}, {span} {unit}", [_frame(across, up), shapes]
-    )
+    said = f"{count_of(round(rows), 'row')}, {span} {unit}"
+    return Plot(title, unit, said, *_frame(across, up), bars=shapes)
 
 
-def bars(
-    caption: str, heads: tuple[str, str], rows: Sequence[tuple[Content, float]], colour: str = "a"
-) -> Element:
-    """A table with a bar for each number, so that names may be of any length."""
-    largest = max((value for _, value in rows), default=0)
-    body = [
-        (name, number(words.count(value)), node("td", bar([(value, colour)], largest), class_="bar"))
-        for name, value in rows
-    ]
-    return table(caption, (*heads, ""), body)
-
-
-def bar(parts: Iterable[tuple[float, str]], whole: float) -> Element:
-    """A bar of parts, each with its colour, as wide as its place; the numbers stand beside it."""
+def bar(parts: Iterable[tuple[float, str]], whole: float) -> Places:
+    """Parts of a bar of the width 100, each with its colour: x, width and colour."""
     shapes, left = [], 0.0
     for value, colour in parts:
         width = 100 * (value / whole) if whole > 0 and words.known(value) and words.known(whole) else 0.0
-        shapes.append(
-            node("rect", x=_at(left), y="0", width=_at(width), height="10", class_=f"fill-{colour}")
-        )
+        shapes.append((_at(left), _at(width), colour))
         left += width
-    return node("svg", shapes, viewBox="0 0 100 10", preserveAspectRatio="none", aria_hidden="true")
+    return shapes
 
 
-def stacked(caption: str, heads: tuple[str, str], parts: Sequence[tuple[str, float]]) -> Element:
-    """Seconds that follow each other, as one bar and a table with what each colour is."""
-    total = sum(value for _, value in parts)
-    colours = [COLOURS[place % len(COLOURS)] for place in range(len(parts))]
-    coloured = [(name, value, colour) for (name, value), colour in zip(parts, colours, strict=True)]
-    rows: list[tuple[Content, ...]] = [
-        (
-            [_swatch(colour), words_of(name)],
-            number(words.seconds(value)),
-            number(words.percent(value / total)),
-        )
-        for name, value, colour in coloured
+def bars(rows: Sequence[tuple[str, float]], colour: str = "a") -> list[tuple[str, float, Places]]:
+    """Names and numbers, each with a bar beside the largest."""
+    largest = max((value for _, value in rows), default=0)
+    return [(name, value, bar([(value, colour)], largest)) for name, value in rows]
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Amounts that follow each other.
+
+    :param bar: all of them as parts of one.
+    :param parts: name, amount, its part of the whole, and colour.
+    """
+
+    bar: Places
+    parts: Sequence[tuple[str, float, float, str]]
+
+
+def stacked(amounts: Sequence[tuple[str, float]]) -> Stacked:
+    """Amounts above 0 with their names, each in a colour of its own."""
+    total = sum(value for _, value in amounts)
+    parts = [
+        (name, value, value / total, COLOURS[place % len(COLOURS)])
+        for place, (name, value) in enumerate(amounts)
     ]
-    whole = node("div", bar([(value, colour) for _, value, colour in coloured], total), class_="whole")
-    return node(
-        "div", node("p", node("strong", caption)), whole, table("Parts of it", (*heads, "Part"), rows)
-    )
+    return Stacked(bar([(value, colour) for _, value, _, colour in parts], total), parts)
 
 
-def _swatch(colour: str) -> Element:
-    shape = node("rect", width="10", height="10", class_=f"fill-{colour}")
-    return node("svg", shape, viewBox="0 0 10 10", class_="swatch", aria_hidden="true")
-
-
-def _figure(title: str, unit: str, said: str, drawn: Content) -> Element:
-    picture = node(
-        "svg", node("title", f"{title}, {unit}"), node("desc", said), drawn,
-        viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", role="img", aria_label=f"{title}: {said}",
-    )  # fmt: skip
-    return node("figure", node("figcaption", title, " ", node("span", unit, class_="dim")), picture)
-
-
-def _frame(across: Axis, up: Axis) -> Iterator[Content]:
-    bottom = _HEIGHT - _BOTTOM
+def _frame(across: Axis, up: Axis) -> tuple[Places, Places]:
+    """Lines and marks of both axes."""
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    lines, marks = [], []
     for value, text in up.marks:
         y = _y(up, value)
-        yield node("line", x1=_at(_LEFT), x2=_at(_WIDTH - _RIGHT), y1=_at(y), y2=_at(y), class_="grid")
-        yield node("text", text, x=_at(_LEFT - 6), y=_at(y + 4), text_anchor="end")
+        lines.append([*map(_at, (_LEFT, right, y, y))])
+        marks.append([_at(_LEFT - 6), _at(y + 4), "end", text])
     for value, text in across.marks:
         x = _x(across, value)
-        yield node("line", x1=_at(x), x2=_at(x), y1=_at(bottom), y2=_at(bottom + 4), class_="grid")
-        yield node(
-            "text", text, x=_at(x), y=_at(bottom + 17), text_anchor="end" if x > _WIDTH - 30 else "middle"
-        )
+        lines.append([*map(_at, (x, x, bottom, bottom + 4))])
+        marks.append([_at(x), _at(bottom + 17), "end" if x > _WIDTH - 30 else "middle", text])
+    return lines, marks
 
 
-def _curve(run: Sequence[tuple[float, float]], across: Axis, up: Axis) -> Content:
-    places = [(_x(across, x), _y(up, y)) for x, y in run]
-    if len(places) == 1:
-        (x, y), = places  # fmt: skip
-        return node("circle", cx=_at(x), cy=_at(y), r="3.5", class_="dot")
-    path = "L".join(f"{_at(x)} {_at(y)}" for x, y in places)
-    floor = _at(_HEIGHT - _BOTTOM)
-    under = f"M{_at(places[0][0])} {floor}L{path}L{_at(places[-1][0])} {floor}Z"
-    return node("path", d=under, class_="area"), node("path", d=f"M{path}", class_="curve")
+def _curve(places: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    path, floor = "L".join(map(" ".join, places)), _at(_HEIGHT - _BOTTOM)
+    return f"M{places[0][0]} {floor}L{path}L{places[-1][0]} {floor}Z", f"M{path}"
 
 
 def _runs(points: Iterable[Point]) -> list[list[tuple[float, float]]]:

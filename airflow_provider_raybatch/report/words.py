@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from itertools import islice
+from typing import Any
 
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.text import money_of
@@ -12,6 +15,7 @@ from airflow_provider_raybatch.contract.text import money_of
 UNKNOWN = "unknown"
 _MINUS = "\u2212"
 _LONGEST_CURRENCY = 12
+_MOST_COLUMNS = 40
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -101,3 +105,27 @@ def fit(text: str) -> str:
     """`text` as a page may show it: line ends are line feeds, control characters are seen."""
     text = _UNFIT.sub("\ufffd", _LINE_END.sub("\n", text))
     return _TURNING.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
+
+
+def input_row(text: str | None) -> dict[str, Any] | None:
+    """The `columns` of an input row as texts, the first 40 of so `many`.
+
+    :param text: the row as JSON.
+    :returns: ``None`` where there is no row, or its text was cut.
+    """
+    try:
+        row = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or not row:
+        return None
+    first = islice(row.items(), _MOST_COLUMNS)
+    return {"many": len(row), "columns": [(name, value_text(value)) for name, value in first]}
+
+
+def value_text(value: object) -> str:
+    """Text as it is, other values as JSON."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return "nested too deeply to be shown"

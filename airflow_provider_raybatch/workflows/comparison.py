@@ -7,12 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
-from xml.etree.ElementTree import Element
 
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.report.elements import document, node, number, table
 from airflow_provider_raybatch.report.markdown import markdown_table
-from airflow_provider_raybatch.report.plots import bar
+from airflow_provider_raybatch.report.plots import Places, bar
+from airflow_provider_raybatch.report.rendering import render
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.statistics import Comparison, Interval, compare, mean_interval
 from airflow_provider_raybatch.workflows.writer import folder_to_write
@@ -176,23 +175,28 @@ class ComparisonReport:
     def as_html(self) -> str:
         """One page, which loads nothing: the table, and the intervals of each metric as bars."""
         head, *body = self.rows()
-        return document(
-            self.title,
-            node("h1", self.title),
-            node("p", node("strong", self.decision.reason)) if self.decision else None,
-            table("All figures, with intervals of 95 %", head, body),
-            [self._plot(metric) for metric in self.metrics],
+        intervals = [self._intervals(metric) for metric in self.metrics]
+        return render(
+            "comparison.jinja",
+            title=self.title,
+            decision=self.decision,
+            head=head,
+            body=body,
+            intervals=intervals,
         )
 
-    def _plot(self, metric: str) -> Element:
-        """Below and above the estimate, an interval has two colours."""
+    def _intervals(self, metric: str) -> tuple[str, str, list[tuple[str, str, Places]]]:
+        """A metric, the span of its bars, and name, figure and bar of each candidate.
+
+        Below and above the estimate, a bar has two colours.
+        """
         found = {one.name: one.metrics[metric] for one in self.candidates if metric in one.metrics}
         least, most = min(one.low for one in found.values()), max(one.high for one in found.values())
         rows = []
         for name, one in found.items():
             parts = [(one.low - least, "none"), (one.estimate - one.low, "a"), (one.high - one.estimate, "b")]
-            rows.append((name, number(str(one)), node("td", bar(parts, most - least), class_="bar")))
-        return table(metric, ("model", "interval of 95 %", f"{least:.3f} to {most:.3f}"), rows)
+            rows.append((name, str(one), bar(parts, most - least)))
+        return metric, f"{least:.3f} to {most:.3f}", rows
 
     def write(self, folder: str, name: str = "comparison", aws_conn_id: str | None = None) -> dict[str, str]:
         """Write ``<name>.md``, ``.json`` and ``.html``; each appears whole or not at all.

@@ -21,6 +21,8 @@ def test_wheel_holds_the_typed_package_and_nothing_else(wheel: Path) -> None:
     info = f"airflow_provider_raybatch-{__version__}.dist-info"
     assert {name.split("/")[0] for name in names} == {"airflow_provider_raybatch", info}
     assert f"{info}/licenses/LICENSE" in names
+    templates = "airflow_provider_raybatch/report/templates"
+    assert {f"{templates}/page.jinja", f"{templates}/style.css"} <= set(names)
 
 
 def test_metadata_has_what_registries_need(wheel: Path) -> None:

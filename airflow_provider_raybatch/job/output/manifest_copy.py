@@ -21,12 +21,14 @@ from airflow_provider_raybatch.contract.layout import (
     report_folder,
 )
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.report.elements import POLICY
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
 _RACES = 20
-_MARKS = {REPORT_DATA: '{"schema_version":', REPORT_PAGE: POLICY}
+_MARKS = {
+    REPORT_DATA: '{"schema_version":',
+    REPORT_PAGE: "default-src 'none'; style-src 'unsafe-inline'; img-src data:",  # in page.jinja
+}
 _BEGINNING = 1024
 """Bytes of a copy within which its mark stands."""
 logger = logging.getLogger(__name__)

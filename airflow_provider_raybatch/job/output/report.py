@@ -100,17 +100,16 @@ class DatasetReport:
 def warning(error: Exception, shows_rows: bool) -> Notice:
     """The log line of a report that could not be made."""
     why = without_queries(" ".join(said(error, shows_rows).split()))[:300] or type(error).__name__
-    return Notice(level="warning", message=f"no report of this job is written: {why}")
+    return Notice(level="warning", message=f"the report of this job is not written whole: {why}")
 
 
 def write(folder: Folder, place: str, report: Report) -> None:
-    """Write both files: what the page is made of, and the page.
+    """Write both files: what the page is made of, and the page, which may fail without the first.
 
     :param place: folder relative to `folder`.
     """
-    page = report_page(report).encode("utf-8", "replace")
     folder.write(f"{place}/{REPORT_DATA}", report.model_dump_json().encode())
-    folder.write(f"{place}/{REPORT_PAGE}", page)
+    folder.write(f"{place}/{REPORT_PAGE}", report_page(report).encode("utf-8", "replace"))
 
 
 def report_of(

@@ -118,7 +118,7 @@ def _started(
         try:
             function()
         except Exception as error:  # the job matters more
-            text = "no report of a job without a dataset is written: %s"
+            text = "the report of a job without a dataset is not written whole: %s"
             logger.warning(text, said(error, shows_rows))
         finally:
             finally_()

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.plugins.nights import Instance, Numbers, instance_of, nights_of, numbers_of
-from airflow_provider_raybatch.plugins.pages.frame import Frame
-from airflow_provider_raybatch.plugins.pages.nights import nights_page
+from airflow_provider_raybatch.plugins.pages import Frame, nights_page
 
 RESULT = {
     "rows": 3, "errors": 1, "tokens": {"input": 5, "output": 6}, "tokens_paid": 4, "seconds": 7.5,
@@ -126,7 +125,7 @@ def test_a_page_of_failed_and_good_nights() -> None:
     ])
     page = nights_page("d", "t", nights, Frame())
     heads = re.findall(r"<th scope=[^>]*>([^<]*)</th>", page)
-    *_, last = re.findall("<tr>.*?</tr>", page)
+    *_, last = re.findall("<tr>.*?</tr>", page, re.DOTALL)
     cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall("<t[dh][^>]*>(.*?)</t[dh]>", last)]
     assert dict(zip(heads, cells, strict=True)) == {
         "Night": "2026-11-01 02:00", "State": "success", "Good rows": "3", "Failed rows": "1",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from html import unescape
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, manifest_file, report_folder
 from airflow_provider_raybatch.plugins.refusal import NotShownError
 from airflow_provider_raybatch.plugins.task_key import TaskInstance
-from airflow_provider_raybatch.report.elements import document, node
+from airflow_provider_raybatch.report.rendering import render
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.airflow_server import Server, ran
@@ -81,7 +82,7 @@ def test_a_connection_that_can_not_be_used(
         ran({"destination": "s3://lake/out", "aws_conn_id": name})
         answer = server.get(REPORT)
         assert answer.status_code == 502
-        assert f"The connection '{name}' of the task" in answer.text
+        assert f"The connection '{name}' of the task" in unescape(answer.text)
         assert "s3cr3t" not in answer.text
 
 
@@ -236,11 +237,10 @@ def test_no_links_inside_of_a_frame(server: Server, lake: LocalFolder) -> None:
 
 
 def test_the_run_of_a_dag_of_any_name_is_linked() -> None:
-    from airflow_provider_raybatch.plugins.pages.frame import Frame, links  # which needs Airflow's settings
+    from airflow_provider_raybatch.plugins.pages import Frame, links  # which needs Airflow's settings
 
     nav = links(TaskInstance("tasks", "a/b", "tasks", 0), "", Frame())
-    assert nav is not None
-    assert nav[-1].get("href") == "/dags/tasks/runs/a%2Fb"
+    assert nav[-1] == ("Run in Airflow", "/dags/tasks/runs/a%2Fb")
 
 
 @pytest.mark.parametrize("shown", ["done", NotShownError("Too many.", 503), OSError("secret")])
@@ -253,14 +253,14 @@ async def test_a_tab_says_at_once_that_it_loads(shown: Any) -> None:
         asked.append(shown)
         if isinstance(shown, Exception):
             raise shown
-        return HTMLResponse(document("x", node("p", shown)))
+        return HTMLResponse(render("message.jinja", title="x", sentence=shown))
 
     parts = app.loading(SimpleNamespace(), make)
     first = await anext(parts)
     assert ("Loading" in first, asked) == (True, [])
     whole = first + "".join([part async for part in parts])
     assert whole.count("<main>") == whole.count("</html>") == 1
-    assert ("log of Airflow's" if isinstance(shown, OSError) else str(shown)) in whole
+    assert ("log of Airflow's" if isinstance(shown, OSError) else str(shown)) in unescape(whole)
 
 
 def test_a_mapped_task_as_a_whole_has_no_report(server: Server) -> None:

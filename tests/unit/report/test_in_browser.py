@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.report.elements import document, table, words_of
 from airflow_provider_raybatch.report.page import report_page
+from airflow_provider_raybatch.report.rendering import environment
 from tests.support.browser import Chromium
 from tests.support.reports import GALLERY
 
@@ -44,13 +44,19 @@ WORDS = """() => {
 }"""
 
 
+PAGE = """{% extends "page.jinja" %}{% from "parts.jinja" import table, theirs %}{% block main %}
+{% call table("Batches", heads) %}
+<tr><th scope="row">2026-11-27</th><td>{{ theirs("batch_" ~ "a" * 60) }}</td><td>completed</td>
+<td>{{ theirs("699008") }}</td>
+{% for one in "wxyz" %}<td>{{ theirs("llama " ~ "b" * 200) }}</td>{% endfor %}</tr>
+{% endcall %}{% endblock %}"""
+
+
 @pytest.mark.parametrize("width", [NARROW, 900])
 def test_short_words_of_a_table_are_whole(browser: Chromium, tmp_path: Path, width: int) -> None:
-    heads = ["Created", "Batch", "State", "Model"]
-    row = ["2026-11-27", words_of("batch_" + "a" * 60), "completed", words_of("699008")]
-    wide = [*row, *(words_of("llama " + "b" * 200) for _ in range(4))]
+    heads = ["Created", "Batch", "State", "Model", *"wxyz"]
     file = tmp_path / "page.html"
-    file.write_text(document("t", table("Batches", [*heads, *"wxyz"], [wide])), "utf-8")
+    file.write_text(environment().from_string(PAGE).render(title="t", heads=heads), "utf-8")
     with browser.visitor(width=width) as visitor:
         visitor.open_file(file)
         assert visitor.page.evaluate(WIDER) == 0

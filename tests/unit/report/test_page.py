@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from jinja2 import UndefinedError
 
 from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.manifest import Counts, Savings
 from airflow_provider_raybatch.contract.report import FailureGroup, Report
 from airflow_provider_raybatch.report.page import report_page
+from airflow_provider_raybatch.report.rendering import environment
 from tests.support import reports
 
 INLINE = {"bdi", "code", "em", "span", "strong"}
@@ -99,6 +102,17 @@ def test_the_policy_comes_before_what_it_bounds() -> None:
         "http-equiv": "Content-Security-Policy",
         "content": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
     }
+
+
+def test_no_template_trusts_a_text() -> None:
+    made = environment()
+    for name in made.list_templates():
+        source = made.loader.get_source(made, name)[0]
+        assert not re.search(r"\bsafe\b|\bautoescape\b|\bMarkup\b|xmlattr|tojson|urlize", source), name
+    written = made.from_string("{{ text }}{{ nothing }}").render(text="<\u202e\x00\r>", nothing=None)
+    assert written == "&lt;[U+202E]\ufffd\n&gt;"
+    with pytest.raises(UndefinedError):
+        made.from_string("{{ missing }}").render()
 
 
 def test_the_page_follows_what_people_ask() -> None:

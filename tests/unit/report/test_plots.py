@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import math
-from xml.etree.ElementTree import Element, tostring
+from typing import Any
+from xml.etree.ElementTree import Element, fromstring, tostring
 
 import pytest
 
 from airflow_provider_raybatch.report.plots import (
+    Plot,
     bar,
     bars,
     histogram,
@@ -17,6 +19,7 @@ from airflow_provider_raybatch.report.plots import (
     stacked,
     time_axis,
 )
+from airflow_provider_raybatch.report.rendering import environment
 
 TINY, HUGE = 1e-300, 1e308
 SERIES: dict[str, list[tuple[float, float | None]]] = {
@@ -31,9 +34,19 @@ SERIES: dict[str, list[tuple[float, float | None]]] = {
 }
 
 
+def part(name: str, *given: Any) -> Element:
+    """What a macro of the templates draws."""
+    return fromstring(getattr(environment().get_template("parts.jinja").module, name)(*given))
+
+
+def plot(found: Plot) -> Element:
+    (figure,) = part("plots", [found])
+    return figure
+
+
 @pytest.mark.parametrize("longest", [1, 2, 3, 6, 11])
 def test_lengths_have_whole_marks(longest: int) -> None:
-    drawn = histogram("Length of answers", "rows by tokens", [(n, n, 3) for n in range(longest)])
+    drawn = plot(histogram("Length of answers", "rows by tokens", [(n, n, 3) for n in range(longest)]))
     assert not [one.text for one in drawn.iter("text") if "." in str(one.text)]
 
 
@@ -49,19 +62,19 @@ def numbers(drawn: Element) -> list[float]:
 
 @pytest.mark.parametrize("name", SERIES)
 def test_any_series_stays_in_its_frame(name: str) -> None:
-    drawn = line_plot("Tokens a second", "generated", SERIES[name])
+    drawn = plot(line_plot("Tokens a second", "generated", SERIES[name]))
     assert all(0 <= one <= 420 for one in numbers(drawn))
     assert "nan" not in tostring(drawn, "unicode")
 
 
 def test_a_gap_parts_the_line() -> None:
-    drawn = line_plot("Rows", "rows", SERIES["gaps"])
+    drawn = plot(line_plot("Rows", "rows", SERIES["gaps"]))
     curves = [one for one in drawn.iter("path") if one.get("class") == "curve"]
     assert (len(curves), len(list(drawn.iter("circle")))) == (1, 2)
 
 
 def test_a_plot_is_told_to_screen_readers() -> None:
-    picture = line_plot("Rows in flight", "rows in engines", [(0, 2.0), (1, 4.0)])[1]
+    picture = plot(line_plot("Rows in flight", "rows in engines", [(0, 2.0), (1, 4.0)]))[1]
     assert picture.get("role") == "img"
     assert picture.get("aria-label") == "Rows in flight: 2 to 4 rows in engines, 3 on average"
     assert [one.tag for one in picture][:2] == ["title", "desc"]
@@ -110,28 +123,25 @@ def test_no_axis_has_many_marks(largest: float) -> None:
 
 
 def test_bars_are_as_wide_as_their_numbers() -> None:
-    widths = [
-        float(one.get("width", ""))
-        for one in bars("Answers", ("Answer", "Rows"), [("a", 8), ("b", 2)]).iter("rect")
-    ]
+    drawn = part("bars", "Answers", "Answer", "Rows", bars([("a", 8), ("b", 2)]))
+    widths = [float(one.get("width", "")) for one in drawn.iter("rect")]
     assert widths == [100, 25]
 
 
 def test_parts_of_a_bar_follow_each_other() -> None:
-    parts = [(one.get("x"), one.get("width")) for one in bar([(3, "good"), (1, "bad")], 4)]
+    parts = [(one.get("x"), one.get("width")) for one in part("bar", bar([(3, "good"), (1, "bad")], 4))]
     assert parts == [("0", "75"), ("75", "25")]
-    assert numbers(bar([(0, "good"), (math.nan, "bad")], 0)) is not None
+    assert numbers(part("bar", bar([(0, "good"), (math.nan, "bad")], 0))) is not None
 
 
 def test_phases_have_their_times_beside_their_colours() -> None:
-    drawn = "".join(
-        stacked("Until the first request: 4 s", ("Phase", "Time"), [("a", 1), ("b", 3)]).itertext()
-    )
+    found = part("stacked", "Until the first request: 4 s", "Phase", stacked([("a", 1), ("b", 3)]))
+    drawn = "".join(found.itertext())
     assert "a1.0 s25 %" in drawn
     assert "b3.0 s75 %" in drawn
 
 
 def test_lengths_of_one_token_are_seen() -> None:
-    drawn = histogram("Length of answers", "rows by tokens", [(1, 1, 7), (2, 2, 1), (500, 500, 1)])
+    drawn = plot(histogram("Length of answers", "rows by tokens", [(1, 1, 7), (2, 2, 1), (500, 500, 1)]))
     assert all(float(one.get("width", "0")) >= 1 for one in drawn.iter("rect"))
     assert "1 to 1: 7 rows" in [one.text for one in drawn.iter("title")]

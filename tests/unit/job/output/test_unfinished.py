@@ -28,6 +28,7 @@ from airflow_provider_raybatch.job.output import run_reports, tally
 from airflow_provider_raybatch.job.output.record import Recorder, new_record
 from airflow_provider_raybatch.job.output.unfinished import Known, report_of_run
 from airflow_provider_raybatch.job.phases import publishing
+from airflow_provider_raybatch.report.rendering import environment
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import failure, part, publish_rows, response
@@ -209,8 +210,20 @@ def test_a_report_that_fails_costs_a_warning(disk: LocalFolder, tmp_path: Path, 
     summary = attempt(disk, 0, source, emitted)
     assert summary.report_uri is None
     warnings = [one.message for one in emitted if isinstance(one, Notice) and one.level == "warning"]
-    assert warnings == ["no report of this job is written: division by zero"]
+    assert warnings == ["the report of this job is not written whole: division by zero"]
     assert not [entry.path for entry in disk.list() if "report" in entry.path and "html" in entry.path]
+
+
+def test_a_node_without_jinja2_writes_no_page(disk: LocalFolder, tmp_path: Path, monkeypatch) -> None:
+    """What Airflow makes its page of is there."""
+    source, emitted = numbered(tmp_path / "in.jsonl", 3), []
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    environment.cache_clear()
+    summary = attempt(disk, 0, source, emitted)
+    assert (summary.rows, summary.report_uri) == (3, None)
+    assert "jinja2" in " ".join(one.message for one in emitted if isinstance(one, Notice))
+    assert disk.head("report.json") is not None
+    assert disk.head("report.html") is None
 
 
 def test_a_store_that_refuses_reports_costs_no_dataset(

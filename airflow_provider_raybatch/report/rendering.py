@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages out of Jinja2 templates, in which each text is escaped, and made fit for a page, where it is written.
+
+Jinja2 travels with a job, but is imported only where a page is made.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raybatch.contract.text import count_of, cut_to
+from airflow_provider_raybatch.report import words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_FOLDER = Path(__file__).parent / "templates"
+
+
+def render(template: str, **shown: Any) -> str:
+    """A page as HTML; encode it in UTF-8.
+
+    :param template: file name in the folder of templates.
+    :param shown: what the template asks for, as plain values; it fails where one is missing.
+    """
+    return environment().get_template(template).render(shown)
+
+
+@cache
+def environment() -> Environment:
+    """What all templates are rendered by."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_written,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    numbers = (words.count, words.hours, words.money, words.percent, words.seconds)
+    texts = (words.value_text, words.input_row, count_of)
+    made.filters.update({one.__name__: one for one in (*numbers, *texts)}, cut=_cut)
+    return made
+
+
+def _cut(text: str, longest: int) -> str:
+    return cut_to(longest, text)
+
+
+def _written(value: Any) -> Any:
+    """A value as it is written; what a macro made is HTML already."""
+    if value is None:
+        return ""
+    return value if hasattr(value, "__html__") else words.fit(str(value))
