@@ -39,6 +39,9 @@ _LEFT_OUT = frozenset({
     ".pytest_cache",
 })
 _KEPT_METADATA = frozenset({"METADATA", "WHEEL"})
+_EXTENSIONS = frozenset({".so", ".pyd"})
+_WITHOUT_EXTENSIONS = frozenset({"markupsafe"})
+"""Distributions whose Python code does the same where their extension modules are missing."""
 _LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo"})
 _ENVIRONMENT_FILES = re.compile(r"\.env(rc|\..*)?")
 """They hold secrets, and whoever may call the Jobs API may read packages."""
@@ -99,15 +102,19 @@ async def ensure_package(client: RayJobsClient, package: Package) -> str:
 
 
 @lru_cache(maxsize=8)
-def package_of_wheel(distribution: str) -> Package:
-    """The importable files of a distribution that is installed here, with its metadata.
+def package_of_wheels(*distributions: str) -> Package:
+    """The importable files of distributions that are installed here, with their metadata.
 
-    Its extension modules, if any, must fit more than this Python (``.abi3.so``), since the cluster's may be
+    Extension modules, if any, must fit more than this Python (``.abi3.so``), since the cluster's may be
     another one. The platform must be the cluster's: what is on a Mac does not fit Linux nodes, which then
     need their own. See :mod:`airflow_provider_raybatch.contract.shipping`.
 
-    :raises PackageError: it is not installed, or its extension modules fit this Python only.
+    :raises PackageError: one is not installed, or its extension modules fit this Python only.
     """
+    return Package({path: content for name in distributions for path, content in _wheel(name).items()})
+
+
+def _wheel(distribution: str) -> dict[str, bytes]:
     try:
         found = importlib.metadata.distribution(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -124,7 +131,9 @@ def package_of_wheel(distribution: str) -> Package:
         is_metadata = path.parts[0].endswith(".dist-info")
         if ".." in path.parts or _is_left_out(path) or (is_metadata and path.name not in _KEPT_METADATA):
             continue
-        if path.suffix in {".so", ".pyd"} and ".abi3." not in path.name:
+        if path.suffix in _EXTENSIONS and distribution in _WITHOUT_EXTENSIONS:
+            continue
+        if path.suffix in _EXTENSIONS and ".abi3." not in path.name:
             raise PackageError(
                 f"wheels: {name_and_version} holds {name}, which fits only this Python; name a "
                 "distribution that is pure Python or uses the stable ABI, or have it in the cluster's image."
@@ -134,7 +143,7 @@ def package_of_wheel(distribution: str) -> Package:
         raise PackageError(
             f"wheels: {name_and_version} lists no files (an editable install?); install it as a wheel."
         )
-    return Package(files)
+    return files
 
 
 def package_of_folder(folder: str | Path, inside: str = "") -> Package:

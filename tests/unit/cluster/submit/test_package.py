@@ -18,7 +18,7 @@ from airflow_provider_raybatch.cluster.submit.package import (
     Package,
     package_of_folder,
     package_of_provider,
-    package_of_wheel,
+    package_of_wheels,
 )
 
 ROOT = Path(package_module.__file__).parents[3]
@@ -82,7 +82,7 @@ def test_provider_package_imports_without_airflow(tmp_path, module, missing):
 
 
 def test_shipped_obstore_imports_with_its_extension(tmp_path):
-    package = package_of_wheel("obstore")
+    package = package_of_wheels("obstore")
     assert any(path.endswith(".abi3.so") for path in package.files)
     assert all(
         path.startswith("raybatch_wheels/obstore/")
@@ -92,7 +92,7 @@ def test_shipped_obstore_imports_with_its_extension(tmp_path):
     zipfile.ZipFile(io.BytesIO(package.content)).extractall(tmp_path)
     code = "import obstore, importlib.metadata as m; print(obstore.__file__, m.version('obstore'))"
     assert run(code, tmp_path / "raybatch_wheels").startswith(str(tmp_path))
-    assert package_of_wheel("obstore") is package
+    assert package_of_wheels("obstore") is package
 
 
 def test_shipped_wheel_is_used_unless_the_cluster_has_one(tmp_path):
@@ -108,7 +108,7 @@ def test_shipped_wheel_is_used_unless_the_cluster_has_one(tmp_path):
 
 def test_wheel_of_another_platform_is_reported_by_the_job(tmp_path):
     """As a worker on a Mac sends it: the job on Linux names both platforms and the remedy."""
-    for path, content in package_of_wheel("obstore").files.items():
+    for path, content in package_of_wheels("obstore").files.items():
         file = tmp_path / path
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.name == "WHEEL":
@@ -127,13 +127,30 @@ def test_wheel_of_another_platform_is_reported_by_the_job(tmp_path):
     )
 
 
+def test_a_page_is_made_of_what_travels(tmp_path):
+    """On nodes whose own packages have no Jinja2."""
+    for package in (package_of_provider(), package_of_wheels("jinja2", "markupsafe")):
+        assert not any(path.endswith((".so", ".pyd")) for path in package.files)
+        zipfile.ZipFile(io.BytesIO(package.content)).extractall(tmp_path)
+    code = (
+        "import sys, airflow_provider_raybatch.job\n"
+        "from airflow_provider_raybatch.report import page, rendering\n"
+        "assert not {'jinja2', 'markupsafe'} & sys.modules.keys()\n"
+        "made = rendering.render('message.jinja', title='t', sentence='<b>')\n"
+        "import jinja2, markupsafe; print(page.__file__, jinja2.__file__, markupsafe.__file__, made)"
+    )
+    *files, made = run(code, tmp_path / "raybatch_wheels", tmp_path).split(" ", 3)
+    assert all(file.startswith(str(tmp_path)) for file in files)
+    assert "&lt;b&gt;" in made
+
+
 @pytest.mark.parametrize(
     ("distribution", "message"),
     [("no-such-distribution", "is not installed here"), ("pydantic-core", "fits only this Python")],
 )
 def test_wheels_that_can_not_be_shipped(distribution, message):
     with pytest.raises(PackageError, match=f"^wheels: .*{message}"):
-        package_of_wheel(distribution)
+        package_of_wheels(distribution)
 
 
 def test_a_folder_without_its_caches_and_environment_files(tmp_path):
