@@ -23,7 +23,7 @@ from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
 from airflow_provider_raybatch.hooks.installation import installation_id
 from airflow_provider_raybatch.operators.deadline import Deadline
-from airflow_provider_raybatch.operators.last_run import last_run_before
+from airflow_provider_raybatch.operators.handover import last_run_before
 from airflow_provider_raybatch.operators.plan import TaskRun
 from airflow_provider_raybatch.operators.run_record import RunRecord, current_run, recorded_run
 from airflow_provider_raybatch.places.place import Place

@@ -24,10 +24,10 @@ from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.attempt import Attempt
 from airflow_provider_raybatch.operators.common_arguments import (
     COMMON,
+    CommonArguments,
 )
 from airflow_provider_raybatch.operators.deadline import Deadline, attempt_deadline, longest_pause
 from airflow_provider_raybatch.operators.following import Follower, latest_handle, outcome_without_trigger
-from airflow_provider_raybatch.operators.given_arguments import CommonArguments
 from airflow_provider_raybatch.operators.own_clusters import (
     deferral,
     give_up,

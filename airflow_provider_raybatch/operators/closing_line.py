@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.durations import in_words
 from airflow_provider_raybatch.contract.text import clean, count_of, cut_to, money_of
-from airflow_provider_raybatch.operators.last_run import last_run_before
+from airflow_provider_raybatch.operators.handover import last_run_before
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch inference returns, and the same facts for the events of its outlets."""
+"""What a batch inference returns, the same facts for its outlets' events, and those of the DAG run before."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import Asset, AssetAlias, TaskInstanceState
 from airflow.sdk.definitions.asset import AssetRef
 
+from airflow_provider_raybatch.contract.last_run import LastRun, numbers_in
 from airflow_provider_raybatch.contract.layout import MANIFESTS
 from airflow_provider_raybatch.contract.location import s3_prefix
 
@@ -73,3 +74,34 @@ async def has_committed(client: RayJobsClient, info: JobInfo, key: str) -> bool:
         return any(one is not None and isinstance(one.event, Committed) for one in found)
     except ClusterError:
         return False
+
+
+def result_before(context: Context) -> Mapping[str, Any] | None:
+    """What the task returned in the DAG run before, ``None`` if that can't be known.
+
+    Where each run has its own destination, the job can't tell.
+    """
+    ti = context["ti"]
+    try:
+        # Airflow writes an error into the log for an XCom that does not exist.
+        index = -1 if ti.map_index is None else ti.map_index
+        before = ti.get_previous_ti(state=TaskInstanceState.SUCCESS, map_index=index)
+        if before is None:
+            return None
+        found = ti.xcom_pull(run_id=before.run_id, map_indexes=index)
+    except Exception:
+        return None  # it is one figure in one line
+    known = isinstance(found, Mapping) and all(isinstance(found.get(key), int) for key in ("rows", "errors"))
+    return found if known else None
+
+
+def last_run_before(context: Context) -> LastRun | None:
+    """The numbers of :func:`result_before`."""
+    found = result_before(context)
+    return None if found is None else numbers_of(found)
+
+
+def numbers_of(result: Mapping[str, Any]) -> LastRun | None:
+    """The numbers of a task's return value, ``None`` where it does not tell its rows."""
+    found = numbers_in(result)
+    return LastRun(**found) if {"rows", "errors"} <= found.keys() else None

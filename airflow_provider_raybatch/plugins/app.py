@@ -37,8 +37,7 @@ from airflow_provider_raybatch.plugins.pages import (
     nights_page,
     report_page,
 )
-from airflow_provider_raybatch.plugins.refusal import NotShownError
-from airflow_provider_raybatch.plugins.task_key import TaskInstance
+from airflow_provider_raybatch.plugins.task_key import NotShownError, TaskInstance
 from airflow_provider_raybatch.plugins.threads import Readers
 from airflow_provider_raybatch.report.rendering import render
 

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.last_run import is_count
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.contract.report import Report, parse_report
-from airflow_provider_raybatch.plugins.refusal import NotShownError
+from airflow_provider_raybatch.plugins.task_key import NotShownError
 
 MOST_VALUES = 50_000
 """Of a document, at any depth: thousands of columns and replicas have less."""

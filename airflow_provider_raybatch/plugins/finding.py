@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.plugins.documents import Manifest, manifest_in, parsed, report_in
 from airflow_provider_raybatch.plugins.reading import Destination
-from airflow_provider_raybatch.plugins.refusal import NotShownError
+from airflow_provider_raybatch.plugins.task_key import NotShownError
 from airflow_provider_raybatch.storage.in_order import in_order
 
 MOST_ENTRIES = 10_000

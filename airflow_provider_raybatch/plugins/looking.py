@@ -20,8 +20,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.plugins.finding import Found, find_report
 from airflow_provider_raybatch.plugins.reading import destination_at
-from airflow_provider_raybatch.plugins.refusal import NotShownError
-from airflow_provider_raybatch.plugins.task_key import TaskInstance, keys_of
+from airflow_provider_raybatch.plugins.task_key import NotShownError, TaskInstance, keys_of
 
 SECTION = "raybatch"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which task instance a page is about, and by which keys a destination knows it."""
+"""Which task instance a page is about, by which keys a destination knows it, and why nothing is shown."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from dataclasses import dataclass
 
 from airflow.configuration import conf
 
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.hooks.installation import VARIABLE, known_installation_id
 from airflow_provider_raybatch.hooks.ray import RayHook
-from airflow_provider_raybatch.plugins.refusal import NotShownError
+
+
+class NotShownError(RaybatchError):
+    """There is nothing to show.
+
+    :param message: one sentence, which a reader of the task's XComs may see: without secrets.
+    :param status: of the answer in HTTP.
+    """
+
+    def __init__(self, message: str, status: int = 404) -> None:
+        super().__init__(message)
+        self.status = status
+
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from airflow_provider_raybatch.plugins.refusal import NotShownError
+from airflow_provider_raybatch.plugins.task_key import NotShownError
 
 P = ParamSpec("P")
 T = TypeVar("T")

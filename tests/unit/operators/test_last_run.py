@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.operators.last_run import numbers_of
+from airflow_provider_raybatch.operators.handover import numbers_of
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch
 from tests.support.fake_ray import FakeRay

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from airflow_provider_raybatch.plugins.refusal import NotShownError
+from airflow_provider_raybatch.plugins.task_key import NotShownError
 from airflow_provider_raybatch.plugins.threads import Readers
 
 

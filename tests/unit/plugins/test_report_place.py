@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.plugins.looking import ReportPlace, report_place
-from airflow_provider_raybatch.plugins.refusal import NotShownError
+from airflow_provider_raybatch.plugins.task_key import NotShownError
 
 CUT = "Truncated. You can change this behaviour in [core]max_templated_field_length. 's3://lake/..."
 

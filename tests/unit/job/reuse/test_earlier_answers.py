@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.parts.part import Part, write_all
-from airflow_provider_raybatch.job.reuse import earlier_answers
-from airflow_provider_raybatch.job.reuse.earlier_answers import EarlierAnswers, last_of
+from airflow_provider_raybatch.job.reuse import reuse
+from airflow_provider_raybatch.job.reuse.reuse import EarlierAnswers, last_of
 from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import ONE, failure, response
@@ -67,7 +67,7 @@ def test_answers_of_the_store_are_known_until_they_expire(disk: LocalFolder, tmp
 def test_the_last_parts_count_where_there_are_many(
     disk: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(earlier_answers, "_MOST_KEYS", 3)
+    monkeypatch.setattr(reuse, "_MOST_KEYS", 3)
     parts = [part(disk, str(number), number, number + 10) for number in range(3)]
     assert last_of(parts) == parts[2:]
     assert last_of([]) == []

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
-from airflow_provider_raybatch.plugins.batch_api.download import download, read_pieces
+from airflow_provider_raybatch.plugins.batch_api.files import download, read_pieces
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 
