@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.location import split_s3
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset.changes import Changes, compare
-from airflow_provider_raybatch.dataset.errors import DatasetError, missing, reading
+from airflow_provider_raybatch.dataset.errors import DatasetError, needing, reading
 from airflow_provider_raybatch.dataset.files import DatasetFiles
 from airflow_provider_raybatch.dataset.rows import dead_letters, rows_at
 
@@ -50,10 +50,8 @@ class Dataset(DatasetFiles[BatchManifest]):
         :raises DatasetError: DuckDB (or for S3 pyarrow) is missing, or the number of rows is not the
             manifest's.
         """
-        try:
+        with needing("duckdb"):
             import duckdb
-        except ImportError as error:
-            raise missing("duckdb", error) from error
         on = duckdb if connection is None else connection
         remote = split_s3(self._folder.uri) is not None
         if remote and self.manifest.format == "parquet":
@@ -76,10 +74,8 @@ class Dataset(DatasetFiles[BatchManifest]):
         :param options: those of ``pyarrow.Table.to_pandas``, such as `types_mapper`.
         :raises DatasetError: pandas or pyarrow is missing, or as :meth:`to_arrow`.
         """
-        try:
+        with needing("pandas"):
             import pandas  # noqa: F401 - pyarrow's own error would not say what to install
-        except ImportError as error:
-            raise missing("pandas", error) from error
         return self.to_arrow().to_pandas(**options)
 
     def to_polars(self) -> polars.LazyFrame:
@@ -87,10 +83,8 @@ class Dataset(DatasetFiles[BatchManifest]):
 
         :raises DatasetError: Polars or pyarrow is missing, or the number of rows is not the manifest's.
         """
-        try:
+        with needing("polars"):
             import polars
-        except ImportError as error:
-            raise missing("polars", error) from error
         lazy = self.arrow_dataset()
         with reading(self.manifest.uri):
             self.check_rows(lazy.count_rows())

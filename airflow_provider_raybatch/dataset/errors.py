@@ -15,13 +15,17 @@ class DatasetError(RaybatchError):
     failure_class = FailureClass.STORAGE
 
 
-def missing(package: str, error: ImportError) -> DatasetError:
-    """The error of a package that reading needs and that is not installed."""
-    extra = package if package in _OWN_EXTRA else "dataset"
-    return DatasetError(
-        f"{package}: it is not installed here ({error}); install airflow-provider-raybatch[{extra}].",
-        FailureClass.USER_ERROR,
-    )
+@contextmanager
+def needing(package: str) -> Iterator[None]:
+    """Around the import of a package that reading needs: its error says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        extra = package if package in _OWN_EXTRA else "dataset"
+        raise DatasetError(
+            f"{package}: it is not installed here ({error}); install airflow-provider-raybatch[{extra}].",
+            FailureClass.USER_ERROR,
+        ) from error
 
 
 _OWN_EXTRA = frozenset({"pandas", "polars"})

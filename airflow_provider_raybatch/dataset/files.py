@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.dataset.derived import DerivedManifest
-from airflow_provider_raybatch.dataset.errors import DatasetError, missing, reading
+from airflow_provider_raybatch.dataset.errors import DatasetError, needing, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,10 +153,8 @@ class DatasetFiles(Generic[Manifest]):
 
     def arrow_dataset(self) -> pa_dataset.Dataset:
         """A lazy Arrow dataset. :raises DatasetError: pyarrow is missing."""
-        try:
+        with needing("pyarrow"):
             import pyarrow.dataset as pa_dataset
-        except ImportError as error:
-            raise missing("pyarrow", error) from error
         if self.manifest.format != "parquet" and not self.rows:
             return pa_dataset.dataset(self._no_rows())
         if self.manifest.format == OPENAI_BATCH:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.dataset.errors import DatasetError, missing, reading
+from airflow_provider_raybatch.dataset.errors import DatasetError, needing, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,10 +136,8 @@ def _letter(line: bytes, file: str) -> dict[str, Any]:
 
 def dead_letters(manifest: BatchManifest, credentials: AwsCredentials | None) -> pa.Table:
     """See :meth:`Dataset.dead_letters`."""
-    try:
+    with needing("pyarrow"):
         import pyarrow as pa
-    except ImportError as error:
-        raise missing("pyarrow", error) from error
     found = list(letters(manifest, credentials))
     if len(found) != manifest.counts.error:
         raise DatasetError(

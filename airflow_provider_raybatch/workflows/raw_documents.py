@@ -29,8 +29,9 @@ def read_raw(
     :param sources: files, folders or globs, local or ``s3://``, as of an operator's `source`; the files of
         one of them have one format.
     :param columns: to read; a value that is not text is written as JSON; a missing one is null.
-    :returns: batches; `source` is the file, `line` the number of the row in it, from 1, `origin` both as one
-        name, and `broken` the error of a broken row, else null. The first batch is empty.
+    :returns: batches; `source` is the file, `line` the number of the row in it, from 1 (a blank line is no
+        row), `origin` both as one name, and `broken` the error of a broken row, else null. The first batch is
+        empty.
     :raises WorkflowError: there is no such file, its rows can't be told apart, or one that is not JSON lines
         lacks a column.
     """

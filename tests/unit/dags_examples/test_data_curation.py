@@ -110,7 +110,7 @@ def test_documents_that_mean_the_same_are_dropped(tmp_path: Path, monkeypatch: p
 
 
 def test_a_night_without_good_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty lines, a broken row and a document of 5 MB: each has its row, and the next night works."""
+    """Blank lines are no rows; a broken row and a document of 5 MB have theirs, and the next night works."""
     raw = tmp_path / "raw.jsonl"
     raw.write_text('\n\nbroken\n{"text": null}\n' + json.dumps({"text": "many words " * 500_000}) + "\n")
     example = example_of(raw, tmp_path, monkeypatch)
