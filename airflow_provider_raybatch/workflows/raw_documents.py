@@ -3,22 +3,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, check_location
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.dataset import s3_credentials
+from airflow_provider_raybatch.dataset.errors import reading as reading_files
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
-from airflow_provider_raybatch.job.input.listing import resolve
-from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.input.survey import cut, survey
+from airflow_provider_raybatch.job.input.listing import Listing, resolve
+from airflow_provider_raybatch.job.input.opening import open_file
+from airflow_provider_raybatch.job.input.reader import Reader, parquet_rows
+from airflow_provider_raybatch.job.input.survey import Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import as_text
 from airflow_provider_raybatch.workflows.errors import WorkflowError, reading
 from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column
 
 _BATCH_ROWS = 2048
+_PARQUET_ROWS = 256
 
 
 def read_raw(
@@ -82,14 +89,30 @@ def _documents(
                 f"columns: {missing[0]!r} is not in {file.uri}, which has {', '.join(present)}; correct the "
                 "name."
             )
-    reader, firsts = Reader(listing, columns, credentials, whole=False), dict[int, int]()
-    for chunk in cut(found, _BATCH_ROWS, None):
-        uri, rows = listing.files[chunk.file].uri, []
-        first = chunk.ordinal - firsts.setdefault(chunk.file, chunk.ordinal)
-        for line, row in enumerate(reader.read(chunk).rows, first + 1):
+    lines = Counter[int]()
+    for number, found_rows in _rows(listing, found, columns, credentials):
+        uri, rows = listing.files[number].uri, []
+        for row in found_rows:
+            lines[number] += 1
             if isinstance(row, BadRow):
                 texts: dict[str, str | None] = {"broken": row.reason}
             else:
                 texts = {name: as_text(row.get(name)) for name in columns}
-            rows.append({**texts, "source": uri, "line": line, "origin": f"{uri}:{line}"})
+            rows.append({**texts, "source": uri, "line": lines[number], "origin": f"{uri}:{lines[number]}"})
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _rows(
+    listing: Listing, found: Surveyed, columns: list[str], credentials: AwsCredentials | None
+) -> Iterator[tuple[int, Sequence[dict[str, Any] | BadRow]]]:
+    """Some rows of one file at a time, with its number; a row group of Parquet may be larger than memory."""
+    if listing.format == "parquet":
+        for number, file in enumerate(listing.files):
+            with reading_files(file.uri), open_file(file, credentials) as stream:
+                parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+                for batch in parquet.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
+                    yield number, parquet_rows(pa.Table.from_batches([batch]))
+        return
+    reader = Reader(listing, columns, credentials, whole=False)
+    for chunk in cut(found, _BATCH_ROWS, None):
+        yield chunk.file, reader.read(chunk).rows
