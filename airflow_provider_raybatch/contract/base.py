@@ -11,8 +11,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.shown_uri import without_queries
-from airflow_provider_raybatch.contract.text import clean, cut_to, nearest
+from airflow_provider_raybatch.contract.text import clean, cut_to, nearest, without_queries
 
 Model = TypeVar("Model", bound="ContractModel")
 

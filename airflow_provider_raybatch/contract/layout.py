@@ -4,12 +4,17 @@
 Paths are relative to their root: the destination, the folder of a response store, or a package. What begins
 with ``_`` or ``.`` is bookkeeping, which readers of folders skip. The standard library alone, since the job
 needs it before its path is complete.
+
+Ray puts what it unpacks first on Python's path, where a shipped wheel would hide the cluster's own, which may
+be the only one that fits its Python.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -183,3 +188,9 @@ def driver_folder(run: str, submission_id: str) -> str:
     Submission ids begin anew after a head restart, whose old jobs may still be writing.
     """
     return f"{run}/{submission_id}~{uuid.uuid4().hex[:8]}"
+
+
+def use_shipped_wheels() -> None:
+    """Put the shipped distributions, if there are any, last on Python's path, once."""
+    folders = [Path(entry) / WHEELS_FOLDER for entry in sys.path]
+    sys.path.extend(str(folder) for folder in folders if folder.is_dir() and str(folder) not in sys.path)

@@ -17,7 +17,7 @@ from pydantic import AfterValidator
 
 from airflow_provider_raybatch.contract.hub_path import check_hub
 from airflow_provider_raybatch.contract.names import check_characters
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
+from airflow_provider_raybatch.contract.text import shown_uri
 
 SOURCE_SCHEMES = ("file", "s3", "https", "http", "hf")
 DESTINATION_SCHEMES = ("file", "s3")

@@ -16,10 +16,10 @@ Around that way: `preflight` refuses what can't work, `planning` sizes the job, 
 job, and `driver` does the `phases` in order.
 
 Shipped with every submission, so it needs only Ray, pyarrow, pydantic and, for real models, vLLM. The rest
-is shipped too, and found last: see :mod:`airflow_provider_raybatch.contract.shipping`.
+is shipped too, and found last: see :mod:`airflow_provider_raybatch.contract.layout`.
 """
 
-from airflow_provider_raybatch.contract.shipping import use_shipped_wheels
+from airflow_provider_raybatch.contract.layout import use_shipped_wheels
 
 # Here, so that it is done before any module of this package is imported, in the driver and in each worker.
 use_shipped_wheels()

@@ -10,10 +10,9 @@ from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, without_queries
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.public_errors import guarded, public_error

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from airflow_provider_raybatch.cluster.jobs_api.access import Access, tls_context, tls_version
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
+from airflow_provider_raybatch.contract.text import shown_uri
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a token of RFC 9110, section 5.6.2
 

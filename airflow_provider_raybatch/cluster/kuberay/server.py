@@ -10,7 +10,7 @@ from pathlib import Path
 
 from airflow_provider_raybatch.cluster.jobs_api.access import Access
 from airflow_provider_raybatch.cluster.kuberay.errors import KubernetesLoginError
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
+from airflow_provider_raybatch.contract.text import shown_uri
 
 
 @dataclass(frozen=True)

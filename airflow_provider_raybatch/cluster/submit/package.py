@@ -107,7 +107,7 @@ def package_of_wheels(*distributions: str) -> Package:
 
     Extension modules, if any, must fit more than this Python (``.abi3.so``), since the cluster's may be
     another one. The platform must be the cluster's: what is on a Mac does not fit Linux nodes, which then
-    need their own. See :mod:`airflow_provider_raybatch.contract.shipping`.
+    need their own. See :mod:`airflow_provider_raybatch.contract.layout`.
 
     :raises PackageError: one is not installed, or its extension modules fit this Python only.
     """

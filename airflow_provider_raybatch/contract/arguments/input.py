@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.location import SOURCE_SCHEMES, check_location
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
+from airflow_provider_raybatch.contract.text import shown_uri
 
 _SEVERAL = re.compile(r"""[,;\s]\s*[a-z0-9]+://|^/.*,\s*/|^\[\s*['"]""")
 """A list of paths that was written as one text."""

@@ -13,10 +13,9 @@ from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.contract.text import write_utf8
+from airflow_provider_raybatch.contract.text import without_queries, write_utf8
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.control.control import Control, EventWriter, orders_for, stop_on_sigterm
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from airflow_provider_raybatch.contract.shown_uri import without_queries
+from airflow_provider_raybatch.contract.text import without_queries
 from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.row import RowFailure
 

@@ -27,7 +27,7 @@ from typing import IO, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
+from airflow_provider_raybatch.contract.text import shown_uri
 from airflow_provider_raybatch.storage.errors import StorageError
 
 _Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"

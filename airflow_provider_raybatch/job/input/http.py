@@ -16,8 +16,7 @@ from typing import IO
 from urllib.parse import quote, urlsplit
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, shown_uri
 from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener, promised, untrusted
 from airflow_provider_raybatch.storage.errors import FULL, StorageError
 

@@ -23,8 +23,7 @@ from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, split_s3
 from airflow_provider_raybatch.contract.manifest import parse_manifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
-from airflow_provider_raybatch.contract.text import count_of, nearest
+from airflow_provider_raybatch.contract.text import count_of, nearest, shown_uri
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub, refuse_source_out_of_reach
 from airflow_provider_raybatch.job.input.hugging_face import data_paths, saved_files

@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.prompt_text import prompt_text
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, shown_uri
 from airflow_provider_raybatch.job.input.json_types import STRING, TEXT, Kind, arrow_type, kind_of
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 

@@ -20,8 +20,7 @@ from airflow_provider_raybatch.contract.arguments.images import ROOT_SCHEMES, Im
 from airflow_provider_raybatch.contract.location import plain, split_s3
 from airflow_provider_raybatch.contract.names import check_characters
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
-from airflow_provider_raybatch.contract.text import count_of, cut_to
+from airflow_provider_raybatch.contract.text import count_of, cut_to, shown_uri
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.row import ImageError
 

@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.shown_uri import shown_uri
-from airflow_provider_raybatch.contract.text import cut_to
+from airflow_provider_raybatch.contract.text import cut_to, shown_uri
 from airflow_provider_raybatch.job.media.load import content_version
 from airflow_provider_raybatch.job.row import IMAGE_PART, Image, ImageError
 

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.report import Answer, Bin
-from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import storable
+from airflow_provider_raybatch.contract.text import storable, without_queries
 from airflow_provider_raybatch.job.tasks.base import Task
 
 _MOST_BINS = 20

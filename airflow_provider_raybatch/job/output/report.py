@@ -22,9 +22,8 @@ from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, 
 from airflow_provider_raybatch.contract.manifest import BatchManifest, RunResult
 from airflow_provider_raybatch.contract.record import Moment
 from airflow_provider_raybatch.contract.report import FailureGroup, Report, Sample
-from airflow_provider_raybatch.contract.shown_uri import shown_uri, without_queries
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import all_storable, cut_to
+from airflow_provider_raybatch.contract.text import all_storable, cut_to, shown_uri, without_queries
 from airflow_provider_raybatch.job.failures.diagnosis import said
 from airflow_provider_raybatch.job.output.tally import Tally
 from airflow_provider_raybatch.report.page import report_page

@@ -8,8 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raybatch.contract.shown_uri import without_queries
-from airflow_provider_raybatch.contract.text import count_of, cut_to, storable
+from airflow_provider_raybatch.contract.text import count_of, cut_to, storable, without_queries
 from airflow_provider_raybatch.job.input.table import as_text
 from airflow_provider_raybatch.job.row import Request
 

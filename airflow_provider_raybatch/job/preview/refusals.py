@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from airflow_provider_raybatch.contract.events import Event, Notice, Phase
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.shown_uri import without_queries
+from airflow_provider_raybatch.contract.text import without_queries
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 
 

@@ -17,8 +17,7 @@ from airflow_provider_raybatch.contract.preview import (
     ShownCompletion,
     ShownMessage,
 )
-from airflow_provider_raybatch.contract.shown_uri import without_queries
-from airflow_provider_raybatch.contract.text import clean, cut_to
+from airflow_provider_raybatch.contract.text import clean, cut_to, without_queries
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
 from airflow_provider_raybatch.job.request.messages import text_of
 from airflow_provider_raybatch.job.row import RenderError, Request, Response, RowFailure

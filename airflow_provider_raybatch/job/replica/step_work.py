@@ -13,8 +13,7 @@ from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
 from airflow_provider_raybatch.job.replica.shared_answers import shared_outputs
 from airflow_provider_raybatch.job.row import Request
-from airflow_provider_raybatch.job.steps.ranking import Ranking, renderer_of
-from airflow_provider_raybatch.job.steps.way import InChunk
+from airflow_provider_raybatch.job.steps.way import InChunk, Ranking, renderer_of
 from airflow_provider_raybatch.job.work import Job
 
 

@@ -24,8 +24,7 @@ from airflow_provider_raybatch.job.reuse.row_keys import Asked, RequestKeys, key
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.steps.columns import reader_of
 from airflow_provider_raybatch.job.steps.known import KnownAnswers, last_keys
-from airflow_provider_raybatch.job.steps.ranking import Ranking, renderer_of
-from airflow_provider_raybatch.job.steps.way import InChunk, Standing, Way
+from airflow_provider_raybatch.job.steps.way import InChunk, Ranking, Standing, Way, renderer_of
 from airflow_provider_raybatch.job.work import Job, ParallelMap, WorkItem, work
 
 

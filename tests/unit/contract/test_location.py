@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.location import local_path, plain
-from airflow_provider_raybatch.contract.shown_uri import shown_uri, without_queries
+from airflow_provider_raybatch.contract.text import shown_uri, without_queries
 from tests.support.approved import AssertSentences
 from tests.support.specs import spec, spec_error
 
