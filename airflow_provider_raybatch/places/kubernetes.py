@@ -61,6 +61,8 @@ class Kubernetes:
 
         if reach.way_to(self.server, self.definition.dashboard_address) == reach.PROXY:
             only = (*only, role.PROXY)
+        if self.definition.kueue_queue:  # its Workload alone says why it is not admitted
+            only = (*only, role.KUEUE)
         await role.check_rights(api, self.server.credentials, *only)
 
     @property

@@ -41,6 +41,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        auto_reload=False,  # an upgrade under a running server brings templates that its code does not know
     )
     numbers = (words.count, words.hours, words.money, words.percent, words.seconds)
     texts = (words.value_text, words.input_row, count_of)

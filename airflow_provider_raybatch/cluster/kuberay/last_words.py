@@ -135,6 +135,9 @@ def container_end(container: Container, ended: Ended | None) -> Diagnosis | None
     told = _joined(f"{ended.reason or 'Error'}: {name} ended with exit code {ended.exit_code}", said)
     if ended.exit_code == 127 or "command not found" in said:
         return Diagnosis(FailureClass.USER_ERROR, f"{told.rstrip('.')}; use an image that has Ray.")
+    if "Version mismatch" in said:
+        remedy = "use one image for head and workers"
+        return Diagnosis(FailureClass.USER_ERROR, f"{told.rstrip('.')}; {remedy}.")
     return Diagnosis(FailureClass.INTERNAL, told)
 
 

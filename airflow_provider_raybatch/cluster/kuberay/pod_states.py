@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from airflow_provider_raybatch.contract.text import clean, cut_to
 
 CLUSTER_LABEL = "ray.io/cluster"
 """Label of a RayCluster's pods."""
+_VERSIONS = re.compile(r"Version mismatch: .*", re.DOTALL)
+"""Ray's words, of several lines, for a worker with another Ray or Python than the head."""
 _LONGEST = 500
 """Characters of a message that are kept."""
 
@@ -162,7 +165,9 @@ def _ended(terminated: Mapping[str, Any] | None) -> Ended | None:
     if terminated is None:
         return None
     said = terminated.get("message") or ""
-    if len([line for line in said.splitlines() if line.strip()]) > 1:
+    if found := _VERSIONS.search(said):
+        said = found[0]
+    elif len([line for line in said.splitlines() if line.strip()]) > 1:
         said = shortened(said)  # it may be a whole traceback
     return Ended(terminated.get("reason") or "", int(terminated.get("exitCode") or 0), text_of(said))
 

@@ -40,10 +40,14 @@ _USER = FailureClass.USER_ERROR
 _LATER = re.compile(
     r"toomanyrequests|[Tt]oo [Mm]any [Rr]equests|rate limit|[Tt]imed? ?out|deadline exceeded|is reserved for|"
     r"connection (?:refused|reset)|no such host|[Tt]emporary failure|server misbehaving|handshake|try again|"
-    r"unexpected EOF|[Uu]navailable|no space left|\b50[0234]\b|failed calling webhook|already exists|"
-    r"object has been modified|etcdserver|being terminated|exceeded quota"
+    r"unexpected EOF|[Uu]navailable|no space left|\b50[0234]\b"
 )
-"""Of a server, a registry or a node that does not answer or has no room now; Kubernetes tries again."""
+"""Of a registry or a node that does not answer or has no room now; Kubernetes tries again."""
+_TRIED_AGAIN = re.compile(
+    r"failed calling webhook|[Tt]imed? ?out|deadline exceeded|connection (?:refused|reset)|try again|"
+    r"already exists|object has been modified|[Uu]navailable|etcdserver|being terminated|exceeded quota"
+)
+"""Of the API server, which KubeRay asks again."""
 
 _NOT_CREATED = re.compile(
     r"Failed(?:To)?Create(?:\w*Pod|RayCluster|Service|ServiceAccount|Role|RoleBinding|PVC)?"
@@ -73,7 +77,8 @@ def _refusal(what: str, message: str) -> Reason:
     """What follows from a refusal of the API server or of KubeRay."""
     said = message.removeprefix(what).strip()  # KubeRay's condition repeats its reason
     what = what.replace("FailedTo", "Failed")  # one word for what event and condition tell
-    hopeless = _USER if _REFUSED.search(f"{what} {said}") and not _LATER.search(said) else None
+    may_come = _TRIED_AGAIN.search(said) and "denied the request" not in said
+    hopeless = _USER if _REFUSED.search(f"{what} {said}") and not may_come else None
     remedy = "correct ray_cluster, or have what forbids it changed"
     return Reason(what, f"{what}: {said}", remedy, hopeless)
 

@@ -129,6 +129,11 @@ def _forbidden(server: ApiServer, asked: Asked, refusal: ApiRefusal) -> ClusterE
             f"Kubernetes has no quota left to {asked} ({told}); wait until other objects are gone, or have "
             "the namespace's ResourceQuota raised."
         )
+    if "denied the request" in told:
+        return ForbiddenError(
+            f"Kubernetes forbids to {asked} ({told}); correct what the admission webhook names, or have its "
+            "policy changed."
+        )
     return ForbiddenError(
         f"{server.credentials[:1].upper()}{server.credentials[1:]} may not {asked} ({told}); bind it to the "
         f"Role in {ROLE_FILE}, or correct what the message names."

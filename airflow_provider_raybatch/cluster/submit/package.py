@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.metadata
+import importlib.util
 import io
 import re
 import zipfile
@@ -40,7 +41,6 @@ _LEFT_OUT = frozenset({
 })
 _KEPT_METADATA = frozenset({"METADATA", "WHEEL"})
 _EXTENSIONS = frozenset({".so", ".pyd"})
-_WITHOUT_EXTENSIONS = frozenset({"markupsafe"})
 """Distributions whose Python code does the same where their extension modules are missing."""
 _LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo"})
 _ENVIRONMENT_FILES = re.compile(r"\.env(rc|\..*)?")
@@ -114,6 +114,25 @@ def package_of_wheels(*distributions: str) -> Package:
     return Package({path: content for name in distributions for path, content in _wheel(name).items()})
 
 
+@lru_cache(maxsize=8)
+def package_of_needs(*distributions: str) -> Package:
+    """What the job needs besides Ray and vLLM: distributions, as :func:`package_of_wheels`, and Jinja2.
+
+    By Jinja2, reports become pages. It travels as Python alone, whatever has installed it here.
+    """
+    files = dict(package_of_wheels(*distributions).files)
+    for name in ("jinja2", "markupsafe"):
+        found = importlib.util.find_spec(name)  # not imported
+        (folder,) = found.submodule_search_locations if found is not None else [""]  # type: ignore[misc]
+        inside = f"{WHEELS_FOLDER}/{name}/"
+        files |= {
+            inside + path: content
+            for path, content in _read_folder(Path(folder))
+            if Path(path).suffix not in _EXTENSIONS
+        }
+    return Package(files)
+
+
 def _wheel(distribution: str) -> dict[str, bytes]:
     try:
         found = importlib.metadata.distribution(distribution)
@@ -130,8 +149,6 @@ def _wheel(distribution: str) -> dict[str, bytes]:
         # an error on a node of another platform has to name.
         is_metadata = path.parts[0].endswith(".dist-info")
         if ".." in path.parts or _is_left_out(path) or (is_metadata and path.name not in _KEPT_METADATA):
-            continue
-        if path.suffix in _EXTENSIONS and distribution in _WITHOUT_EXTENSIONS:
             continue
         if path.suffix in _EXTENSIONS and ".abi3." not in path.name:
             raise PackageError(

@@ -14,8 +14,8 @@ from airflow_provider_raybatch.cluster.submit.function_source import package_of_
 from airflow_provider_raybatch.cluster.submit.package import (
     Package,
     ensure_package,
+    package_of_needs,
     package_of_provider,
-    package_of_wheels,
 )
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env, with_packages
@@ -27,7 +27,7 @@ from airflow_provider_raybatch.contract.secrets import Secrets, seal
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 
-_WHEELS = ("obstore", "jinja2", "markupsafe")
+_WHEELS = ("obstore",)
 """Distributions, installed here, that the job needs besides Ray and vLLM."""
 
 ENTRYPOINT = f"python -m airflow_provider_raybatch.job {SPEC_FILE}"
@@ -155,7 +155,7 @@ def _packages(spec: BatchInferenceSpec) -> list[Package]:
 
 
 def _own_packages() -> list[Package]:
-    return [package_of_provider(), package_of_wheels(*_WHEELS)]
+    return [package_of_provider(), package_of_needs(*_WHEELS)]
 
 
 def _sources(spec: BatchInferenceSpec) -> dict[str, Package]:

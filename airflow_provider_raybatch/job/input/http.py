@@ -43,11 +43,16 @@ def size_and_version(url: str) -> tuple[int, str]:
     """
     with _errors(url), _opened(url) as answer:
         length, version = _promised(url, answer), _version(answer)
+        is_young = "Last-Modified" in answer.headers
+    if not version and is_young:
+        raise StorageError(
+            f"source: {shown_uri(url)} has no ETag, and its Last-Modified is not a minute old, so it may "
+            "still change unseen; a retry in a minute reads it."
+        )
     if not version:
         raise StorageError(
-            f"source: {shown_uri(url)} has no version, neither an ETag nor a Last-Modified that is a minute "
-            "old, so it may change while the job reads it; copy it into a bucket, or onto a disk that all "
-            "nodes see.",
+            f"source: {shown_uri(url)} has no version, neither an ETag nor a Last-Modified, so it may change "
+            "while the job reads it; copy it into a bucket, or onto a disk that all nodes see.",
             FailureClass.USER_ERROR,
         )
     return length or 0, version

@@ -99,4 +99,6 @@ def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(array, pa.DictionaryArray) and pa.types.is_nested(array.dictionary.type):
+        array = array.dictionary.take(array.indices)  # Arrow has no such cast
     return (array.storage if isinstance(array.type, pa.BaseExtensionType) else array).cast(kind)

@@ -275,13 +275,24 @@ def _look_arrow(file: SourceFile, credentials: AwsCredentials | None) -> _Look:
 
 def _plain_columns(file: SourceFile, schema: pa.Schema) -> pa.Schema:
     for column in schema:
-        if any(name in str(column.type) for name in ("list_view", "run_end_encoded")):
+        if _is_arrow_alone(column.type):
             raise PreflightError(
                 f"source: {file.shown} has the column {column.name!r} of type {column.type}, which Parquet "
                 "has not; cast it to lists or to plain values, and write the file again."
             )
     check_names(schema.names, file.uri)
     return plain_schema(schema)
+
+
+def _is_arrow_alone(kind: pa.DataType) -> bool:
+    """Whether a type, or one inside of it, has a layout that Parquet lacks."""
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or pa.types.is_run_end_encoded(kind):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_arrow_alone(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _is_arrow_alone(kind.value_type)
+    return any(_is_arrow_alone(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def rows_of_bytes(meta: pq.FileMetaData, group: int) -> int:

@@ -60,8 +60,8 @@ class PreviewedSteps:
             request = row.prepared.request
             if row.result is None and isinstance(request, Request):
                 found.append(row)
-            elif isinstance(request, RowFailure) and row.result is None and row.step:
-                # One that fails in the first step is shown as such without an engine.
+            elif isinstance(request, RowFailure) and row.result is None:
+                # Rows that can't be rendered are not among them: an image has failed, or an earlier answer.
                 row.result = request
                 self._writers[row.step].show(row, request)
         return found

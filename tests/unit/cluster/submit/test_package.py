@@ -17,6 +17,7 @@ from airflow_provider_raybatch.cluster.submit import package as package_module
 from airflow_provider_raybatch.cluster.submit.package import (
     Package,
     package_of_folder,
+    package_of_needs,
     package_of_provider,
     package_of_wheels,
 )
@@ -129,7 +130,7 @@ def test_wheel_of_another_platform_is_reported_by_the_job(tmp_path):
 
 def test_a_page_is_made_of_what_travels(tmp_path):
     """On nodes whose own packages have no Jinja2."""
-    for package in (package_of_provider(), package_of_wheels("jinja2", "markupsafe")):
+    for package in (package_of_provider(), package_of_needs()):
         assert not any(path.endswith((".so", ".pyd")) for path in package.files)
         zipfile.ZipFile(io.BytesIO(package.content)).extractall(tmp_path)
     code = (

@@ -231,6 +231,18 @@ def test_list_views_and_run_ends_are_refused(kind: pa.DataType, tmp_path: Path) 
     )
 
 
+def test_a_field_may_have_the_name_of_such_a_type(tmp_path: Path) -> None:
+    kind = pa.struct([("playlist_views", pa.list_(pa.int8()))])
+    write(pa.table({"x": pa.array([], kind)}), tmp_path / "x.arrow")
+    assert survey(listing_of(tmp_path), None).schemas[0] is not None
+
+
+def test_a_dictionary_of_lists_is_converted_at_once() -> None:
+    array = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 50), pa.array([[1], [2, 3]]))
+    column = as_plain(pa.table({"x": array}))["x"]
+    assert (column.num_chunks, column.to_pylist()[:2]) == (1, [[1], [2, 3]])
+
+
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(array=column(), data=st.data())
 def test_plain_types_have_the_same_values(array: pa.Array, data: st.DataObject) -> None:
