@@ -23,7 +23,7 @@ _MARKS: tuple[tuple[FailureClass, tuple[str, ...], str], ...] = (
             "oom-killed",
             "memory utilization",
         ),
-        "lower gpu_memory_utilization or max_model_len in engine_args, or use a larger tensor_parallel_size",
+        "lower gpu_memory_utilization in engine_args, or use a larger tensor_parallel_size",
     ),
     (
         FailureClass.OUT_OF_MEMORY,

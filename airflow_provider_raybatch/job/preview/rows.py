@@ -78,7 +78,8 @@ def preview(found: Inspected, wanted: PreviewRequest, refusals: Refusals) -> Pre
         if made.counted.problem and found.checked is not None:  # else the check of the model says why
             refusals.refuse(made.counted.problem)
         made.rows = _shown(found, made.counted, is_first=wanted.seed is None, refusals=refusals)
-        if wanted.ask and found.job is not None and found.source_fits:
+        asks = wanted.ask and found.spec.engine != "ray_data_llm"
+        if asks and found.job is not None and found.source_fits:
             # A row that the first step skips may be asked by a later one.
             may_ask = [row for row in made.sound(wanted.ask) if found.spec.steps or not row.is_skipped]
             with refusals.caught():

@@ -102,20 +102,24 @@ def test_labels_and_scores_are_shown_as_published(
     assert scored["score"] > 0.9
 
 
-def test_rows_are_asked_with_their_images(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0}], ids=["sampled", "greedy"])
+def test_rows_are_asked_with_their_images(
+    tmp_path: Path, report_of: ReportOf, told: list[Any], sampling: dict[str, Any]
+) -> None:
+    """The version of an image is part of a greedy request, so it is looked for before the engine is asked."""
     pytest.importorskip("PIL")
     picture = Picture(7)
     (tmp_path / "a.png").write_bytes(picture.content())
     (tmp_path / "b.png").write_bytes(b"no picture")
-    images = [[str(tmp_path / "a.png")], [str(tmp_path / "b.png")], []]
+    images = [[str(tmp_path / "a.png")], [str(tmp_path / "b.png")], [], [str(tmp_path / "gone.png")]]
     rows = [{"text": "What is that?", "image": one} for one in images]
     source = tmp_path / "in.jsonl"
     source.write_bytes(as_jsonl(rows))
-    fields = {**TOLERANT, "prompt": "{row.text}", "images": "image"}
-    report_of(LocalFolder(str(tmp_path / "out")), str(source), ask=3, **fields)
-    seen, bad, none = answers_in(told)
+    fields = {**TOLERANT, "prompt": "{row.text}", "images": "image", "sampling": sampling}
+    report_of(LocalFolder(str(tmp_path / "out")), str(source), ask=4, **fields)
+    seen, bad, none, gone = answers_in(told)
     assert seen.completions[0].text == f"{picture.said} What is that?"
-    assert str(bad.failure).startswith("media: ")
+    assert all(str(one.failure).startswith("media: ") for one in (bad, gone))
     assert none.completions[0].text == "What is that?"
 
 
