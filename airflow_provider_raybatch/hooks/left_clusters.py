@@ -65,7 +65,7 @@ def delete_left_clusters(
     :raises RayBatchException: Kubernetes can't be reached, or refuses.
     """
     from airflow_provider_raybatch.hooks.installation import installation_id
-    from airflow_provider_raybatch.hooks.task_state import task_fate
+    from airflow_provider_raybatch.hooks.lookup import task_fate
 
     server = KubernetesServerHook(kubernetes_conn_id).server()
     with for_airflow():

@@ -64,7 +64,7 @@ class _Target:
 
     def is_cleared(self) -> bool:
         """Whether a user has cleared the task while it ran; ``False`` if Airflow doesn't say."""
-        from airflow_provider_raybatch.hooks.task_state import task_state
+        from airflow_provider_raybatch.hooks.lookup import task_state
 
         task = self.run.key.task
         with suppress(Exception):

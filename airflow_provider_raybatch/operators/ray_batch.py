@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, TEMPLATED, TEXTS
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
-from airflow_provider_raybatch.operators.batch_plan import batch_plan
+from airflow_provider_raybatch.operators.batch_plan import batch_plan, check_has_price
 from airflow_provider_raybatch.operators.closing_line import closing_line_of, failed_by_itself, failed_rows
 from airflow_provider_raybatch.operators.deadline import longest_pause
 from airflow_provider_raybatch.operators.handover import publish_asset_events, result_of
@@ -31,7 +31,6 @@ from airflow_provider_raybatch.operators.parse_check import (
     warn_of_dag,
 )
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
-from airflow_provider_raybatch.operators.prices import check_has_price
 from airflow_provider_raybatch.operators.set_fields import only_set
 
 if TYPE_CHECKING:

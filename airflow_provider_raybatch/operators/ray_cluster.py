@@ -265,7 +265,7 @@ class CreateRayCluster(LiteralTextOperator):
 
     def _is_ended(self, context: Context) -> bool:
         """Whether a user ended the task, or no attempt follows; ``False`` where Airflow doesn't say."""
-        from airflow_provider_raybatch.hooks.task_state import task_state
+        from airflow_provider_raybatch.hooks.lookup import task_state
 
         ti = context["ti"]
         index = -1 if ti.map_index is None else int(ti.map_index)

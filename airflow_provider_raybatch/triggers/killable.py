@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from airflow.triggers.base import BaseTrigger
 from asgiref.sync import sync_to_async
 
-from airflow_provider_raybatch.hooks.task_state import task_state
+from airflow_provider_raybatch.hooks.lookup import task_state
 
 _STATE_WAITS = (0.5, 1.0, 2.0, 4.0, 6.0)
 _KILL_TIMEOUT = 25.0  # below Airflow's own bound, [triggerer] on_kill_timeout, of 30 s

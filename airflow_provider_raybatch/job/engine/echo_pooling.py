@@ -16,8 +16,7 @@ import numpy.typing as npt
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import too_long
 from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, excerpt, spans
-from airflow_provider_raybatch.job.request.messages import text_of
-from airflow_provider_raybatch.job.request.pairs import pair_of
+from airflow_provider_raybatch.job.request.messages import pair_of, text_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 Vector: TypeAlias = npt.NDArray[np.float32]

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.engine.text_encoder import (
     text_encoder,
 )
 from airflow_provider_raybatch.job.engine.token_ids import within
-from airflow_provider_raybatch.job.request.pairs import DOCUMENT, QUERY, pair_of
+from airflow_provider_raybatch.job.request.messages import DOCUMENT, QUERY, pair_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 

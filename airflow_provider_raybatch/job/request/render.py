@@ -16,9 +16,8 @@ from airflow_provider_raybatch.contract.arguments.sampling import check_of_row
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, column_text
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.request.messages import is_map, messages_of, text_of
+from airflow_provider_raybatch.job.request.messages import is_map, messages_of, pair_renderer, text_of
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
-from airflow_provider_raybatch.job.request.pairs import pair_renderer
 from airflow_provider_raybatch.job.request.row_images import image_placer
 from airflow_provider_raybatch.job.request.row_text import is_blank, is_blank_row, not_blank
 from airflow_provider_raybatch.job.row import (

@@ -187,7 +187,7 @@ def sweeper(setting: Setting, tell: Connection) -> None:
     """What the example DAG of the sweeper does."""
     _begin(setting, "sweeper", tell)
     from airflow_provider_raybatch.hooks import left_clusters
-    from airflow_provider_raybatch.hooks import task_state as fates
+    from airflow_provider_raybatch.hooks import lookup as fates
 
     fates.task_fate = lambda task: _fate(setting)  # type: ignore[assignment]
     try:

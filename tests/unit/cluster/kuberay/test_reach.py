@@ -14,7 +14,6 @@ import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.access import Access, ClientCertificate
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
-from airflow_provider_raybatch.cluster.jobs_api.before_ray import refused_before_ray
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import (
     AuthenticationError,
@@ -25,7 +24,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
     RequestRejectedError,
 )
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
-from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
+from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, refused_before_ray
 from airflow_provider_raybatch.cluster.kuberay.kubeconfig import Kubeconfig, kubeconfig_server
 from airflow_provider_raybatch.cluster.kuberay.reach import (
     Dashboard,
