@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, check_location
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.dataset import s3_credentials
 from airflow_provider_raybatch.dataset.errors import reading as reading_files
-from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow, partitions
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.opening import open_file
 from airflow_provider_raybatch.job.input.reader import Reader, parquet_rows
@@ -29,13 +30,14 @@ _PARQUET_ROWS = 256
 
 
 def read_raw(
-    sources: Sequence[str], columns: Sequence[str], aws_conn_id: str | None = None
+    sources: Sequence[str], columns: Sequence[str], aws_conn_id: str | None = None, **options: Any
 ) -> Iterator[pa.RecordBatch]:
     """Documents with these columns as text, and `source`, `line`, `origin` and `broken`.
 
     :param sources: files, folders or globs, local or ``s3://``, as of an operator's `source`; the files of
         one of them have one format.
     :param columns: to read; a value that is not text is written as JSON; a missing one is null.
+    :param options: `format` and `csv_options`, as of an operator.
     :returns: batches; `source` is the file, `line` the number of the row in it, from 1 (a blank line is no
         row), `origin` both as one name, and `broken` the error of a broken row, else null. The first batch is
         empty.
@@ -61,7 +63,8 @@ def read_raw(
         except ValueError as error:
             raise WorkflowError(f"sources: {error}.") from None
         with reading():
-            yield from _documents(source, schema, list(columns), aws_conn_id)
+            given = parse(InputArguments, {"source": [source], **options})
+            yield from _documents(given, schema, list(columns), s3_credentials(source, aws_conn_id))
 
 
 class Unbroken:
@@ -77,13 +80,12 @@ class Unbroken:
 
 
 def _documents(
-    source: str, schema: pa.Schema, columns: list[str], aws_conn_id: str | None
+    given: InputArguments, schema: pa.Schema, columns: list[str], credentials: AwsCredentials | None
 ) -> Iterator[pa.RecordBatch]:
-    credentials = s3_credentials(source, aws_conn_id)
-    listing = resolve(InputArguments(source=[source]), credentials)
-    found = survey(listing, credentials)
-    for file, schema_of_file in zip(listing.files, found.schemas, strict=True):
-        present = [] if schema_of_file is None else schema_of_file.names  # none of an empty CSV either
+    listing = resolve(given, credentials)
+    found, folders = survey(listing, credentials), partitions(listing)
+    for file, of_file, named in zip(listing.files, found.schemas, folders, strict=True):
+        present = [*of_file.names, *named] if of_file else []  # none of an empty CSV either
         if missing := [name for name in columns if present and name not in present]:
             raise WorkflowError(
                 f"columns: {missing[0]!r} is not in {file.uri}, which has {', '.join(present)}; correct the "
@@ -107,11 +109,14 @@ def _rows(
 ) -> Iterator[tuple[int, Sequence[dict[str, Any] | BadRow]]]:
     """Some rows of one file at a time, with its number; a row group of Parquet may be larger than memory."""
     if listing.format == "parquet":
-        for number, file in enumerate(listing.files):
+        for number, (file, folders) in enumerate(zip(listing.files, partitions(listing), strict=True)):
+            named = {name: value.as_py() for name, value in folders.items() if name in columns}
+            own = [name for name in columns if name not in named]
             with reading_files(file.uri), open_file(file, credentials) as stream:
                 parquet = pq.ParquetFile(stream, page_checksum_verification=True)
-                for batch in parquet.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
-                    yield number, parquet_rows(pa.Table.from_batches([batch]))
+                for batch in parquet.iter_batches(_PARQUET_ROWS, columns=own, use_threads=False):
+                    rows = parquet_rows(pa.Table.from_batches([batch]))
+                    yield number, [{**row, **named} if isinstance(row, dict) else row for row in rows]
         return
     reader = Reader(listing, columns, credentials, whole=False)
     for chunk in cut(found, _BATCH_ROWS, None):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.storage.folder import folder
@@ -139,8 +140,24 @@ def test_raw_documents_of_a_csv(tmp_path: Path) -> None:
     assert found[0]["broken"].startswith("the row is not UTF-8")
     with pytest.raises(WorkflowError, match=r"columns: 'body' is not in .*raw\.csv, which has id, text"):
         list(read_raw([str(path)], ["body"]))
+    options = {"csv_options": {"encoding": "latin-1"}}
+    found = pa.Table.from_batches(read_raw([str(path)], ["text"], **options)).to_pylist()
+    assert [row["text"] for row in found] == ["caf\u00e9", "good"]
     path.write_bytes(b"")
     assert pa.Table.from_batches(read_raw([str(path)], ["text"])).num_rows == 0
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_folders_of_raw_documents_are_columns(tmp_path: Path, format: str) -> None:
+    for language in ("de", "en"):
+        place = tmp_path / f"language={language}"
+        place.mkdir()
+        if format == "parquet":
+            pq.write_table(pa.table({"text": [language * 2]}), place / "a.parquet")
+        else:
+            (place / "a.jsonl").write_text(f'{{"text": "{language * 2}"}}\n')
+    found = pa.Table.from_batches(read_raw([str(tmp_path)], ["text", "language"])).to_pylist()
+    assert [(row["text"], row["language"]) for row in found] == [("dede", "de"), ("enen", "en")]
 
 
 @pytest.mark.parametrize("path", ["", "/", "/raw", "/raw/a.jsonl"])
