@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_raybatch.cluster.kuberay import claim, lifecycle, waiting
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-from airflow_provider_raybatch.cluster.kuberay.role import PROXY
+from airflow_provider_raybatch.cluster.kuberay.role import KUEUE, PROXY
 from airflow_provider_raybatch.places import keeping
 from tests.support.airflow_tasks import hurry
 from tests.support.batches import batch
@@ -30,7 +30,7 @@ def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worl
         monkeypatch.setattr(module, name, seconds)
     hurry(monkeypatch)
     with world() as made:
-        made.server.access.grant("airflow", role_rules(PROXY), namespace="default", token="of-airflow")
+        made.server.access.grant("airflow", role_rules(PROXY, KUEUE), namespace="default", token="of-airflow")
         monkeypatch.setenv(
             "KUBECONFIG", str(write_kubeconfig(tmp_path / "config", made.web.url, token="of-airflow"))
         )
