@@ -22,7 +22,7 @@ class Worker:
     def answers(self):
         return True
 
-assert ray.get(Worker.remote().answers.remote(), timeout=600)
+assert ray.get(Worker.remote().answers.remote(), timeout=60)
 print(ray.get_runtime_context().gcs_address)
 """
 REPLICA = f"""
@@ -37,7 +37,7 @@ class Replica:
     def open(self):
         vllm_compat.spawn_processes()
         command = [sys.executable, "-c", {ENGINE_PROCESS!r}]
-        return subprocess.run(command, capture_output=True, text=True, timeout=600)
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1, "include_dashboard": False}})
 ray.init(cluster.address, logging_level="error", log_to_driver=False)

@@ -49,7 +49,7 @@ class Others:
 
 def others() -> Any:
     actor = Others.remote()
-    ray.get(actor.works.remote(), timeout=600)
+    ray.get(actor.works.remote(), timeout=60)
     return actor
 
 
@@ -137,7 +137,7 @@ class Scenes:
 
     def one_makes_room_for_a_task(self) -> list[Any]:
         self.both()
-        got = ray.get(gpu.remote(), timeout=600)
+        got = ray.get(gpu.remote(), timeout=120)
         time.sleep(5)  # in which the other one could see the same request
         return [got, len(warm_engines())]
 
@@ -148,7 +148,7 @@ class Scenes:
         time.sleep(12)  # in which they make room for what fits
         seen = [len(warm_engines())]
         groups.append(placement_group([{"GPU": 1}] * 2))
-        ray.get(groups[1].ready(), timeout=600)
+        ray.get(groups[1].ready(), timeout=120)
         seen.append(len(warm_engines()))
         for group in groups:
             remove_placement_group(group)

@@ -39,7 +39,7 @@ def wheel(uv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         out,
         ROOT,
     ]
-    subprocess.run(build, check=True, timeout=600)
+    subprocess.run(build, check=True, timeout=120)
     (built,) = out.glob("*.whl")
     return built
 
@@ -60,7 +60,7 @@ def light_python(uv: Path, wheel: Path) -> Path:
         "--offline",
         wheel,
     ]
-    subprocess.run(install, check=True, timeout=600)
+    subprocess.run(install, check=True, timeout=120)
     return python
 
 

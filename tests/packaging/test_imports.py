@@ -34,7 +34,7 @@ def import_the_airflow_side(python: Path, home: Path) -> dict[str, Any]:
     env = {"AIRFLOW_HOME": str(home), "PATH": "/usr/bin:/bin"}
     # Isolated and outside of the checkout, so that Python imports the installed package.
     done = subprocess.run(
-        [python, "-I", "-c", IMPORT_IT], capture_output=True, text=True, env=env, cwd=home, timeout=600
+        [python, "-I", "-c", IMPORT_IT], capture_output=True, text=True, env=env, cwd=home, timeout=120
     )
     assert done.returncode == 0, done.stderr
     imports: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -68,6 +68,6 @@ def test_airflow_side_imports_on_the_next_airflow(pre_python: Path, tmp_path: Pa
 def test_other_layers_import_without_airflow(layer: str, tmp_path: Path) -> None:
     code = f"import sys, airflow_provider_raybatch.{layer}; sys.exit('airflow' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=600
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
     )
     assert done.returncode == 0, done.stderr

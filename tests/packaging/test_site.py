@@ -44,7 +44,7 @@ def build(root: Path, pages: Path, tmp_path: Path) -> Build:
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         command = [root / ".venv-docs/bin/python", pages / "docs/site/build.py", *options]
-        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=600, check=False)
+        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
 
     return run
 

@@ -63,7 +63,7 @@ def test_airflow_finds_provider_and_plugin(wheel: Path) -> None:
 
 def test_installs_beside_airflow_alone(uv: Path, light_python: Path) -> None:
     checked = subprocess.run(
-        [uv, "pip", "check", "--python", light_python], capture_output=True, text=True, timeout=600
+        [uv, "pip", "check", "--python", light_python], capture_output=True, text=True, timeout=60
     )
     assert checked.returncode == 0, checked.stderr
 
@@ -78,7 +78,7 @@ def test_airflow_lists_the_provider(light_python: Path, tmp_path: Path) -> None:
         "json",
     ]
     env = {"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    completed = subprocess.run(command, capture_output=True, text=True, env=env, timeout=600)
+    completed = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
     assert completed.returncode == 0, completed.stderr
     (row,) = json.loads(completed.stdout)
     assert row["Provider"] == "airflow-provider-raybatch"

@@ -141,7 +141,7 @@ def run() -> Run:
 def airflow_db() -> None:
     """Airflow's metadata database, in the folder that the test run made for Airflow."""
     subprocess.run(
-        [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=600
+        [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=180
     )
 
 

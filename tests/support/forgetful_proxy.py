@@ -43,7 +43,7 @@ class ForgetfulProxy:
 def forgetful(server: str, path: str, lost: int = 1) -> Iterator[ForgetfulProxy]:
     """Run such a proxy on a free port of the loopback interface."""
     proxy = ForgetfulProxy(server, path, lost)
-    http = httpx.Client(base_url=server, timeout=600)
+    http = httpx.Client(base_url=server, timeout=120)
 
     class Forward(Handler):
         def forward(self) -> None:

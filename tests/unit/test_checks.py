@@ -110,7 +110,7 @@ def test_failures_come_last_and_then_one_line(checks: tuple[ModuleType, ModuleTy
 
     def tell(*options: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*command, *options, *ends], capture_output=True, text=True, timeout=600, check=False
+            [*command, *options, *ends], capture_output=True, text=True, timeout=60, check=False
         )
 
     assert "alone" not in tell("--all").stdout.splitlines()[-1]

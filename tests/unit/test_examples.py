@@ -46,7 +46,7 @@ def parsed(home: Path, **settings: str) -> dict[str, Any]:
         env={**environment, "AIRFLOW_HOME": str(home), **settings},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

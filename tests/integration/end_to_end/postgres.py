@@ -102,7 +102,7 @@ def rows(database: str) -> bytes:
     """Return all rows of all tables, as text."""
     url = database.replace("+psycopg2", "")
     dump = [str(_programs() / "pg_dump"), "--data-only", f"--dbname={url}"]
-    return subprocess.run(dump, capture_output=True, timeout=600, check=True).stdout
+    return subprocess.run(dump, capture_output=True, timeout=120, check=True).stdout
 
 
 def _copied(programs: Path, home: Path) -> Path:

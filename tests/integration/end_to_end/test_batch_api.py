@@ -426,7 +426,7 @@ def test_other_users_see_nothing(played, batches):
 def test_calls_without_a_token_are_refused(batches, token):
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     for path in ("/files", "/batches", "/models"):
-        answer = httpx.get(f"{batches.url}{path}", headers=headers, timeout=600)
+        answer = httpx.get(f"{batches.url}{path}", headers=headers, timeout=60)
         assert answer.status_code == 401, path
         assert answer.json()["error"]["type"] == "authentication_error"
 

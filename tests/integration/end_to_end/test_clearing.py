@@ -35,8 +35,8 @@ def test_first_tasks_at_once_end_with_one_id(tasks, jobs, api):
 @pytest.mark.parametrize("mode", MODES)
 def test_cleared_while_it_runs(mode, tasks, jobs):
     task = tasks["clear", mode]
-    task.wait(FOLLOWED_IN[mode], timeout=600)
-    jobs.wait_for_one(task, "RUNNING", timeout=600)  # a task runs before it has submitted its job
+    task.wait(FOLLOWED_IN[mode], timeout=60)
+    jobs.wait_for_one(task, "RUNNING", timeout=120)  # a task runs before it has submitted its job
     task.clear()
     assert_a_new_run_followed(task, jobs)
     if mode == "blocking":  # Airflow tells the killed attempt `restarting`, and its own record no more
@@ -66,15 +66,15 @@ def is_followed(task):
 
 def test_marked_as_success(tasks, jobs):
     task = tasks["end", "deferrable"]
-    task.wait("deferred", timeout=600)
+    task.wait("deferred", timeout=60)
     task.mark("success")
     wait_for_all_stopped(task, jobs)
-    assert task.run.wait("success", timeout=600)
+    assert task.run.wait("success", timeout=30)
 
 
 def test_dag_run_marked_as_failed(tasks, jobs):
     task = tasks["end", "blocking"]
-    task.wait("running", timeout=600)
+    task.wait("running", timeout=60)
     task.run.api.call("PATCH", task.run.path, json={"state": "failed"})
     wait_for_all_stopped(task, jobs)
     assert task.run.state == "failed"

@@ -52,7 +52,7 @@ def test_a_retry_asks_nothing_twice_that_was_written(
     task = run.task("infer")
 
     jobs.wait_for_one(task, "RUNNING", timeout=240)
-    driver = wait_for("the driver", lambda: driver_of(jobs, task), timeout=600, evidence=run.evidence)
+    driver = wait_for("the driver", lambda: driver_of(jobs, task), timeout=60, evidence=run.evidence)
     before = wait_for(
         "the first part", lambda: written(lake, DAG), timeout=240, evidence=run.evidence, pause=0.1
     )

@@ -27,7 +27,7 @@ def other_jobs(api, other_python_ray_cluster):
 
 def test_batch(api, other_jobs, tmp_path):
     conf = batch(tmp_path, map(str, range(20)), ray_conn_id="ray_other_python")
-    task = api.trigger("batch_deferrable", **conf).wait(timeout=600).task("infer")
+    task = api.trigger("batch_deferrable", **conf).wait(timeout=180).task("infer")
     dataset = open_dataset(task.xcom())
     assert dataset.to_arrow().num_rows == 20
     ours = "{}.{}.".format(*sys.version_info)

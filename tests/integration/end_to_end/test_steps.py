@@ -63,7 +63,7 @@ def test_no_answer_that_was_written_is_asked_again(run: Run, jobs: RayJobs, lake
     both = wait_for("two replicas", lambda: of_two(log), timeout=240, evidence=run.evidence, pause=0.1)
     psutil.Process(both[0].pid).kill()
     before = wait_for("judged rows", lambda: some(written(lake, folder)), 240, run.evidence, pause=0.1)
-    task.wait("deferred", timeout=600)
+    task.wait("deferred", timeout=60)
     task.clear()
     wait_for("a second job", lambda: len(jobs.of(task)) > 1, timeout=240, evidence=run.evidence)
     result = run.wait(timeout=300).task("infer").xcom()

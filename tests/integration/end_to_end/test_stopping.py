@@ -53,23 +53,23 @@ def test_deferral_without_a_triggerer(airflow, api, jobs, tmp_path):
     airflow.stop("triggerer")
     try:
         late = api.trigger("timeout_deferrable", seconds=1, **batch(tmp_path, ["on"])).task("sleep")
-        late.wait("deferred", timeout=600)
+        late.wait("deferred", timeout=180)
         # These have only short graces, so they start when the processors are free.
         endless = api.trigger("lost_trigger").task("sleep")
         ended = api.trigger("lost_trigger", seconds=1).task("sleep")
         for task in (ended, endless):
-            task.wait("deferred", timeout=600)
+            task.wait("deferred", timeout=180)
         # The scheduler ends deferrals that took too long; it is suspended until these jobs are in place.
         scheduler.suspend()
         jobs.wait_for_one(endless, "RUNNING")
         for task in (ended, late):
-            jobs.wait_for_one(task, "SUCCEEDED", timeout=600)
+            jobs.wait_for_one(task, "SUCCEEDED", timeout=120)
         scheduler.resume()
-        endless.run.wait("failed", timeout=600)
+        endless.run.wait("failed", timeout=120)
         assert jobs.of(endless)[0]["status"] == "STOPPED"
         assert_one_sentence(endless, "timeout: the trigger did not end the job at its deadline")
         # The job itself is asked first: by the worker, after Airflow gave up the trigger ...
-        assert ended.run.wait(timeout=600).task("sleep").xcom()["status"] == "SUCCEEDED"
+        assert ended.run.wait(timeout=120).task("sleep").xcom()["status"] == "SUCCEEDED"
         # ... and by a trigger that starts after the deadline.
         began = datetime.fromisoformat(late.read()["start_date"]).timestamp()
         time.sleep(max(0.0, began + TIMEOUT_OF_DAG + 1 - time.time()))
@@ -77,7 +77,7 @@ def test_deferral_without_a_triggerer(airflow, api, jobs, tmp_path):
     finally:
         scheduler.resume()
         airflow.restart("triggerer")
-    late.wait("success", timeout=600)
+    late.wait("success", timeout=120)
     assert late.xcom()["status"] == "SUCCEEDED"
 
 
@@ -125,8 +125,8 @@ def last_event(jobs, job):
 def test_job_without_a_follower_ends_itself(api, jobs, tmp_path):
     task = api.trigger("orphan", **batch(tmp_path, ROWS, engine_args=ROW_BY_ROW)).task("infer")
     kill_worker(task, DONE)
-    task.run.wait("failed", timeout=600)
-    job = jobs.wait_for_one(task, "FAILED", timeout=600)
+    task.run.wait("failed", timeout=120)
+    job = jobs.wait_for_one(task, "FAILED", timeout=120)
     message, done = last_event(jobs, job)
     assert message.startswith("orphan_timeout: no task has followed the job for 10 s, so it ended itself")
     rows = kept(task.run)
@@ -158,9 +158,9 @@ def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     task = api.trigger("batch_deferrable", **batch(tmp_path, 10 * ROWS, engine_args=ROW_BY_ROW)).task("infer")
     wait_for("rows", lambda: has_logged(task, DONE), 180, task.run.evidence)
     task.mark("failed")
-    job = jobs.wait_for_one(task, "STOPPED", timeout=600)
+    job = jobs.wait_for_one(task, "STOPPED", timeout=120)
     wait_for("its replica's end", lambda: not jobs.replicas(job), 120, lambda: str(jobs.replicas(job)))
-    assert task.run.wait("failed", timeout=600)
+    assert task.run.wait("failed", timeout=120)
     message, done = last_event(jobs, job)
     assert message.startswith(f"the job was stopped; {done:,} of ")
     # They are written although flush_interval has not passed.

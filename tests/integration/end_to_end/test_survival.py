@@ -38,12 +38,12 @@ def dead_workers_runs(api, jobs, tmp_path_factory):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_retry_adopts_what_a_dead_worker_had_submitted(mode, dead_workers_runs, jobs):
-    task = dead_workers_runs[mode].wait(timeout=600).task("infer")
+    task = dead_workers_runs[mode].wait(timeout=180).task("infer")
     assert_second_try_followed_the_first_ones_job(task, jobs)
 
 
 def test_both_modes_return_alike(dead_workers_runs):
-    blocking, deferrable = (dead_workers_runs[mode].wait(timeout=600).task("infer") for mode in MODES)
+    blocking, deferrable = (dead_workers_runs[mode].wait(timeout=180).task("infer") for mode in MODES)
     assert shape(blocking.xcom()) == shape(deferrable.xcom())
     assert set(blocking.xcom()) >= {
         "uri",
@@ -67,7 +67,7 @@ def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     wait_until_followed(task)
     airflow.restart("triggerer")
     assert jobs.wait_for_one(task, "RUNNING", "SUCCEEDED")
-    task.run.wait(timeout=600)
+    task.run.wait(timeout=180)
     assert task.read()["try_number"] == 1
     (job,) = jobs.of(task)
     assert job["status"] == "SUCCEEDED"
@@ -105,8 +105,8 @@ def test_a_nul_byte_from_the_cluster_ends_no_triggerer(airflow, api, jobs):
     triggerer = airflow.pid("triggerer")
     bystander = api.trigger("sleep_deferrable", seconds=20)
     prints = api.trigger("sleep_deferrable", seconds=r"1; printf 'left\0right\n'; exit 3")
-    task = prints.wait("failed", timeout=600).task("sleep")
-    bystander.wait(timeout=600)
+    task = prints.wait("failed", timeout=180).task("sleep")
+    bystander.wait(timeout=120)
     assert counters(task) == (2, 1)
     assert any("failed" in line and "right" in line for line in task.log(2))
     assert airflow.pid("triggerer") == triggerer
@@ -115,7 +115,7 @@ def test_a_nul_byte_from_the_cluster_ends_no_triggerer(airflow, api, jobs):
 
 @pytest.mark.thorough("a trigger that fails; a dead worker's job is adopted always")
 def test_retry_goes_on_with_the_job_of_a_failed_trigger(api, jobs, conf):
-    task = api.trigger("bad_trigger", engine_args=SLOWLY, **conf).wait(timeout=600).task("infer")
+    task = api.trigger("bad_trigger", engine_args=SLOWLY, **conf).wait(timeout=180).task("infer")
     assert_second_try_followed_the_first_ones_job(task, jobs)
 
 
@@ -128,7 +128,7 @@ def runs_that_fail_afterwards(api, jobs, tmp_path_factory):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_retry_after_success_returns_the_same(mode, runs_that_fail_afterwards, jobs):
-    task = runs_that_fail_afterwards[mode].wait(timeout=600).task("infer")
+    task = runs_that_fail_afterwards[mode].wait(timeout=180).task("infer")
     assert counters(task) == (2, 1)
     (job,) = jobs.of(task)
     assert any(f"An earlier attempt returned job {job['submission_id']}" in line for line in task.log(2))
@@ -136,7 +136,7 @@ def test_retry_after_success_returns_the_same(mode, runs_that_fail_afterwards, j
 
 
 def test_retry_of_a_task_that_only_submits_keeps_its_job(runs_that_fail_afterwards, jobs):
-    task = runs_that_fail_afterwards["submit"].wait(timeout=600).task("sleep")
+    task = runs_that_fail_afterwards["submit"].wait(timeout=180).task("sleep")
     assert counters(task) == (2, 1)
     (job,) = jobs.of(task)
     assert (job["status"], task.xcom()["submission_id"]) == ("RUNNING", job["submission_id"])
@@ -144,11 +144,11 @@ def test_retry_of_a_task_that_only_submits_keeps_its_job(runs_that_fail_afterwar
 
 
 def test_cleared_success_runs_again(api, jobs, conf):
-    task = api.trigger("batch_deferrable", **conf).wait(timeout=600).task("infer")
+    task = api.trigger("batch_deferrable", **conf).wait(timeout=180).task("infer")
     first = task.xcom()
     task.clear()
     wait_for("the run to start again", lambda: task.run.state in {"queued", "running"}, 30, api.evidence)
-    task.run.wait(timeout=600)
+    task.run.wait(timeout=180)
     assert counters(task) == (2, 2)
     second = task.xcom()
     old, new = jobs.of(task)

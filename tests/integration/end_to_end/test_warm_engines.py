@@ -36,7 +36,7 @@ def command(cluster: RayCluster, *words: str) -> str:
         env={**os.environ, "AIRFLOW_CONN_RAY_DEFAULT": cluster.url.replace("http://", "ray://")},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=120,
         check=True,
     )
     return done.stdout

@@ -190,7 +190,7 @@ def test_a_dag_serialises_identically_on_each_parse(tmp_path: Any) -> None:
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run(
             [sys.executable, "-c", DAG_FILE, json.dumps(ARGUMENTS)],
-            capture_output=True, text=True, env=environment, timeout=600, check=True,
+            capture_output=True, text=True, env=environment, timeout=120, check=True,
         )  # fmt: skip
         return done.stdout.splitlines()[-1]
 

@@ -128,7 +128,7 @@ def test_reading_the_file_loads_no_heavy_packages(tmp_path: Path) -> None:
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
 
     assert done.stdout.splitlines()[-1] == "[]"

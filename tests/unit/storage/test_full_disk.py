@@ -141,7 +141,7 @@ def run_job(root: Path, kind: str, before: str = "true") -> int:
         capture_output=True,
         text=True,
         env={**env, "PYTHONDONTWRITEBYTECODE": "1"},  # see `full_disk`
-        timeout=600,
+        timeout=120,
     )
     assert ran.returncode == 0, ran.stderr
     return int(ran.stdout.removeprefix("failures "))

@@ -125,7 +125,7 @@ def test_a_killed_writer_leaves_nothing_visible(folder: Folder, s3_server: S3Ser
     ran = subprocess.run(
         [sys.executable, "-c", _KILLED, folder.uri],
         env={**os.environ, **s3_server.environment, "PYTHONPATH": str(Path(__file__).parents[3])},
-        timeout=600,
+        timeout=60,
     )
     assert ran.returncode == -signal.SIGKILL
     assert folder.list() == []
@@ -273,7 +273,7 @@ def test_credentials_that_end_meanwhile_are_renewed(size: int, monkeypatch: pyte
             for number, piece in enumerate(PIECES[:size]):
                 if number == size // 2:
                     for _ in range(number * MIB // REQUEST_BYTES):
-                        assert arrived.acquire(timeout=600)
+                        assert arrived.acquire(timeout=60)
                     time.sleep(0.2)  # obstore asks once in 100 ms at most
                     valid = "second"
                 stream.write(piece)

@@ -141,7 +141,7 @@ with it.uninterrupted(), it.watching():
 with it.watching():
     time.sleep(60)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1, ended.stderr
     committed, late = ended.stdout.splitlines()
     assert committed == "committed"

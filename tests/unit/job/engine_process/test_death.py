@@ -155,6 +155,6 @@ if __name__ == "__main__":
 def test_no_process_outlives_one_that_ends_without_closing_it() -> None:
     """Python waits for its children at its end, and this one waits for it."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=600, check=True
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True
     )
     assert not psutil.pid_exists(int(done.stdout))

@@ -34,7 +34,7 @@ def test_log_is_utf_8_whatever_the_locale(encoding: str) -> None:
         [sys.executable, "-c", FAILS],
         env={**os.environ, "PYTHONIOENCODING": encoding},
         capture_output=True,
-        timeout=600,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 1
@@ -45,5 +45,5 @@ def test_log_is_utf_8_whatever_the_locale(encoding: str) -> None:
 @pytest.mark.parametrize("code", [0, 1])
 def test_the_exit_status_is_the_jobs(code: int) -> None:
     command = [sys.executable, "-c", SCRIPT.format(code=code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (code, "committed\n")

@@ -32,7 +32,7 @@ class CheckTurns:
 
     def next(self) -> None:
         self._wanted.release()
-        assert self._done.acquire(timeout=600)
+        assert self._done.acquire(timeout=60)
 
 
 def wait_for_the_end_of(watch: ClaimWatch) -> None:

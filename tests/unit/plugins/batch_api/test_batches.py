@@ -97,7 +97,7 @@ def test_creates_that_wait_for_airflow_keep_no_others_out(api: Api, monkeypatch:
     with ThreadPoolExecutor(40) as pool:
         creates = [pool.submit(api.create, file_id) for file_id in files]
         for _ in range(8):  # of two servers
-            assert begun.acquire(timeout=600)
+            assert begun.acquire(timeout=60)
         status = api.call("GET", f"/{batch}").status_code
         others = begun.acquire(blocking=False)
         go.set()
