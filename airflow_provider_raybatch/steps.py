@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from airflow_provider_raybatch.arguments import ArgumentGroup
 
-class Step(dict[str, Any]):
+
+class Step(ArgumentGroup):
     """One question about each row, for `steps` of ``RayBatchInferenceOperator``.
 
     It is a dictionary of what is given, so Airflow renders templates in it, and ``{"name": ..., "prompt":
@@ -67,23 +69,4 @@ class Step(dict[str, Any]):
         on_rejected: Literal["fail", "continue"] | None = None,
         when: Sequence[Any] | None = None,
     ) -> None:
-        given: dict[str, Any] = {
-            "prompt": prompt,
-            "system_prompt": system_prompt,
-            "messages": messages,
-            "images": images,
-            "each": each,
-            "best": best,
-            "adapter": adapter,
-            "sampling": sampling,
-            "sampling_column": sampling_column,
-            "tools": tools,
-            "tool_choice": tool_choice,
-            "response_format": response_format,
-            "on_truncated": on_truncated,
-            "on_rejected": on_rejected,
-            "when": when,
-        }
-        # Lists at once, since a mapped operator looks at its arguments only when its tasks run.
-        given = {key: list(one) if isinstance(one, Iterator) else one for key, one in given.items()}
-        super().__init__({"name": name, **{key: one for key, one in given.items() if one is not None}})
+        super().__init__(locals())

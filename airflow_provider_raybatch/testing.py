@@ -20,6 +20,8 @@ from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
 from airflow_provider_raybatch.contract.location import plain
 from airflow_provider_raybatch.contract.names import is_import_path
 from airflow_provider_raybatch.operators.base import RayOperator
+from airflow_provider_raybatch.operators.parse_check import known_fields
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -94,15 +96,18 @@ def _check(operator: RayOperator, context: Any, whose: str, destinations: dict[s
     unknown = _rendered(operator, context)
     operator._convert(unknown)
     operator.check_known(unknown)
+    if not isinstance(operator, RayBatchInferenceOperator):
+        return
+    fields, later = known_fields(operator.arguments(), unknown, operator.depends_on_run)
     for name in _FUNCTIONS:
-        value = getattr(operator, name, None)
-        if name not in unknown and isinstance(value, str) and is_import_path(value):
+        value = fields.get(name)
+        if name not in later and isinstance(value, str) and is_import_path(value):
             package_of_source(value, name)
-    destination = getattr(operator, "destination", None)
-    if "destination" in unknown or not isinstance(destination, str):
+    destination = fields.get("destination")
+    if "destination" in later or not isinstance(destination, str):
         return
     other = destinations.setdefault(plain(destination), whose)
-    if other != whose and getattr(operator, "on_destination_owned", None) != "take_over":
+    if other != whose and fields.get("on_destination_owned") != "take_over":
         raise SpecError(
             f"destination: {destination!r} is that of {other}, too, and the second of them is refused; give "
             "each a folder of its own."

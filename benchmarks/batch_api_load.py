@@ -61,7 +61,8 @@ USER, DAG = "admin", "batches_echo"
 PAIRS, OTHER_DAG = 3, "by_operator"
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 AT_ONCE = 2
-MODEL = {"engine": "echo", "keep_warm": 120, "poll_interval": 2, "num_cpus": 0.5}
+CPUS = 0.5
+MODEL = {"engine": "echo", "keep_warm": 120, "poll_interval": 2, "advanced": {"num_cpus": CPUS}}
 SERVED = """\
 from airflow_provider_raybatch.serving import serve_batches
 
@@ -78,10 +79,8 @@ with DAG("{OTHER_DAG}", schedule=None, params={{"source": "", "destination": ""}
         source="{{{{ params.source }}}}",
         destination="{{{{ params.destination }}}}",
         format="openai_batch",
-        destination_format="openai_batch",
-        served_model_name="echo",
-        report_samples=0,
-        **{MODEL!r},
+        output={{"destination_format": "openai_batch", "report_samples": 0}},
+        **{{**{MODEL!r}, "advanced": {{"num_cpus": {CPUS}, "served_model_name": "echo"}}}},
     )
 """
 OVER = ("completed", "failed", "expired", "cancelled")
@@ -367,7 +366,7 @@ def say_pairs(found: Sequence[tuple[float, float]]) -> None:
         f"""# A batch of the Batch API beside a user's operator
 
 The same {LARGEST:,} lines as a batch of the Batch API, and by `RayBatchInferenceOperator` of a user's DAG:
-seconds of the task, by Airflow. The `echo` engine with `num_cpus={MODEL["num_cpus"]}` is warm; each pair has
+seconds of the task, by Airflow. The `echo` engine with `num_cpus={CPUS}` is warm; each pair has
 lines of its own. PostgreSQL, API server, Ray and the disk are on {machine()}
 Made by `python benchmarks/batch_api_load.py ratio`.
 

@@ -34,6 +34,7 @@ from typing import Any
 
 from airflow.sdk import Asset, Param, dag, task
 
+from airflow_provider_raybatch.arguments import Output
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
 HERE = Path(__file__).parent
@@ -124,7 +125,7 @@ def data_curation() -> None:
             model_task="embed",
             on_overlong="truncate",
             output_prefix="embed_",
-            response_column="embedding",
+            output=Output(response_column="embedding"),
             destination=f"{OF_TONIGHT}/embedded",
             **ON_THE_CLUSTER,
         ).output

@@ -28,6 +28,7 @@ from typing import Any
 
 from airflow.sdk import dag
 
+from airflow_provider_raybatch.arguments import Output
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_cluster import CreateRayCluster, DeleteRayCluster
@@ -102,7 +103,7 @@ def questions_on_one_cluster() -> None:
         model=EMBEDDER,
         model_task="embed",
         output_prefix="embed_",
-        response_column="embedding",
+        output=Output(response_column="embedding"),
         destination=f"{OF_THIS_RUN}/embedded/",
         **ON_THE_CLUSTER,
     )

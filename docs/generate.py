@@ -30,7 +30,12 @@ DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
 sys.path.insert(0, str(DOCS.parent))
 
-from airflow_provider_raybatch.cli.verbs import (  # noqa: E402 - the line above finds it
+from airflow_provider_raybatch.arguments import (  # noqa: E402 - the line above finds it
+    GROUPS,
+    ArgumentGroup,
+    argument_of,
+)
+from airflow_provider_raybatch.cli.verbs import (  # noqa: E402
     PROGRAM,
     TASK_OPTIONS,
     VERBS,
@@ -52,6 +57,7 @@ CLASSES = {
     "KubeRayCluster": "cluster.kuberay.cluster",
     "CreateRayCluster": "operators.ray_cluster",
     "Step": "steps",
+    **{kind.__name__: "arguments" for kinds in GROUPS.values() for kind in kinds},
 }
 """The classes whose arguments the reference lists, by the module that has them."""
 RESULTS: tuple[type[ContractModel], ...] = (RunResult, BatchManifest, Report)
@@ -178,6 +184,8 @@ def _options(hint: Any) -> tuple[Any, ...]:
 def _one_type(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return ", ".join(f"`{value}`" for value in typing.get_args(hint))
+    if inspect.isclass(hint) and issubclass(hint, ArgumentGroup):
+        return f"`{hint.__name__}`"
     return _PLAIN_TYPES.get(typing.get_origin(hint) or hint, "any")
 
 
@@ -278,7 +286,7 @@ def _describe(schema: dict[str, Any], model: type[ContractModel]) -> None:
 
 
 def _texts_of_fields(model: type[ContractModel]) -> dict[str, str]:
-    """What each field means. The docstrings of the operator and of `Step` document their arguments."""
+    """What each field means. The docstrings of the operator, its objects and `Step` document their own."""
     texts: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         if issubclass(kind, ContractModel):
@@ -286,15 +294,19 @@ def _texts_of_fields(model: type[ContractModel]) -> dict[str, str]:
     if model is StepArguments:
         texts |= {one.name: one.meaning for one in arguments("Step")}
     if model is spec.BatchInferenceSpec:
-        for one in arguments("RayBatchInferenceOperator"):
-            texts[one.name] = one.meaning.replace("seconds or `timedelta`", "seconds")
+        groups = [kind.__name__ for kinds in GROUPS.values() for kind in kinds]
+        for name in [*groups, "RayBatchInferenceOperator"]:
+            for one in arguments(name):
+                texts[one.name] = one.meaning.replace("seconds or `timedelta`", "seconds")
     return texts
 
 
 def _spec_fields() -> str:
     """The spec's fields with their defaults. Names of arguments are links to where they are documented."""
     schema = _schema(spec.BatchInferenceSpec)
-    groups = {one.name: one.group for one in arguments("RayBatchInferenceOperator")}
+    headings = {one.name: one.group for one in arguments("RayBatchInferenceOperator")}
+    fields = spec.BatchInferenceSpec.model_fields.keys() - spec.NOT_ARGUMENTS
+    groups = {name: headings[argument_of(name)] for name in fields}
     groups_of_steps = {one.name: "Steps" for one in arguments("Step")}
     tables = {"BatchInferenceSpec": schema, **_inner(schema)}
     elsewhere = tables.keys() & _result_tables().keys()

@@ -17,14 +17,16 @@ from typing import Any
 from airflow.sdk.configuration import conf
 from pydantic import Field
 
+from airflow_provider_raybatch.arguments import argument_of, fields_of, home_of
 from airflow_provider_raybatch.batches.settings import SECTION
 from airflow_provider_raybatch.contract.arguments.openai_batch import ENDPOINTS, OPENAI_BATCH
 from airflow_provider_raybatch.contract.base import ContractModel, parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE, RepeatedKeyError, object_of
 from airflow_provider_raybatch.contract.names import ascii_name
-from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS
 
 _SETTING = "[raybatch] batch_api_models"
 _OF_THE_BATCH = frozenset({
@@ -32,7 +34,7 @@ _OF_THE_BATCH = frozenset({
     "served_model_name", "report_samples", "on_destination_owned", "on_clear", "output_prefix",
     "response_column", "preserve_order",
 })  # fmt: skip
-"""Arguments that the task of a batch sets itself, or that its lines have no use for."""
+"""Fields of the job that the task of a batch sets itself, or that its lines have no use for."""
 _STAND_INS: Mapping[str, Any] = {
     "source": ["s3://unknown-source"],
     "destination": "s3://unknown-destination",
@@ -94,9 +96,7 @@ class ServedModel(ContractModel):
 
 
 _OWN = frozenset(ServedModel.model_fields) - {"name", "created", "arguments"}
-_KNOWN = sorted(
-    {*BatchInferenceSpec.model_fields, *_TaskArguments.model_fields, *_OWN} - NOT_ARGUMENTS - _OF_THE_BATCH
-)
+_KNOWN = sorted({*ARGUMENTS, *_TaskArguments.model_fields, *_OWN} - _OF_THE_BATCH)
 
 
 def served_models() -> dict[str, ServedModel]:
@@ -161,7 +161,7 @@ def _model(name: str, given: Any, created: int) -> ServedModel:
     if not isinstance(given, dict):
         raise SpecError(f"it must be a JSON object of arguments, but it is {shown(given)}.")
     for key in given:
-        _check_key(key)
+        _check_key(key, _KNOWN)
     own = {key: value for key, value in given.items() if key in _OWN and value is not None}
     arguments = {key: value for key, value in given.items() if key not in _OWN and value is not None}
     parse(_TaskArguments, {key: arguments[key] for key in _TaskArguments.model_fields if key in arguments})
@@ -178,18 +178,22 @@ def _model(name: str, given: Any, created: int) -> ServedModel:
     return model
 
 
-def _check_key(key: str) -> None:
+def _check_key(key: str, known: Collection[str]) -> None:
     if key in _OF_THE_BATCH:
         raise SpecError(f"{key}: the task of a batch sets it; remove it.")
-    if key not in _KNOWN:
-        close = nearest(key, _KNOWN)
+    if key not in known:
+        close, home = nearest(key, known), home_of(key)
         hint = f"did you mean {close!r}?" if close else "remove it, or correct its spelling."
+        hint = hint if home is None else f"put it into {argument_of(key)!r}."
         raise SpecError(f"{key}: it is neither an argument of RayBatchInferenceOperator nor a field; {hint}")
 
 
 def _endpoints_of(name: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Check the arguments of the job as its spec does."""
-    of_job = {key: value for key, value in arguments.items() if key not in _TaskArguments.model_fields}
+    given = {key: value for key, value in arguments.items() if key not in _TaskArguments.model_fields}
+    of_job = fields_of(given)
+    for key in of_job:
+        _check_key(key, of_job)
     if of_job.get("engine") == "echo":
         of_job.setdefault("model", "echo")
     spec = parse(BatchInferenceSpec, {**_STAND_INS, "served_model_name": name, **of_job})

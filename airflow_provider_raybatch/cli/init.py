@@ -77,12 +77,12 @@ class DagQuestion:
         return "\n".join((f"Describe {'the image' if self.images else 'this'} in one sentence.", *lines))
 
     def _request(self) -> dict[str, Any]:
-        images = {"images": list(self.images)} if self.images else {}
+        images: dict[str, Any] = {"images": list(self.images)} if self.images else {}
         hosts = {"image_hosts": list(self.columns.image_hosts)} if images and self.columns.image_hosts else {}
         if self.verb == "embed":
             return {"model_task": "embed", "prompt": self.prompt}
         if self.verb == "ask":
-            return {"prompt": self.prompt, **images, **hosts}
+            return {"prompt": self.prompt, **({"images": {**images, **hosts}} if hosts else images)}
         check = f"{self.prompt}\nAnswer: {placeholder('answer_response')}\nIs this answer right?"
         choice = {"structured_outputs": {"choice": ["yes", "no"]}}
         return {
@@ -90,7 +90,7 @@ class DagQuestion:
                 {"name": "answer", "prompt": self.prompt, **images},
                 {"name": "check", "prompt": check, "sampling": choice, **images},
             ],
-            **hosts,
+            **({"images": hosts} if hosts else {}),
         }
 
     def arguments(self) -> dict[str, Any]:
@@ -152,7 +152,9 @@ def _lines(question: DagQuestion) -> Iterator[str]:
 
 def _comments(question: DagQuestion) -> dict[str, Sequence[str]]:
     """What to change next, above the argument."""
+    hosts = {"images": ("Images are fetched from the hosts in image_hosts alone.",)}
     return {
+        **(hosts if question.columns.image_hosts else {}),
         "source": (
             "A file, a folder or a glob; the cluster's nodes must see it under this path, or in s3://.",
         ),
@@ -161,13 +163,17 @@ def _comments(question: DagQuestion) -> dict[str, Sequence[str]]:
         ),
         "model_task": ("A vector of the text that prompt has for each row; it takes an embedding model.",),
         "steps": ("Change the questions. Each step may read the columns of those before it.",),
-        "image_hosts": ("Images are fetched from these hosts alone.",),
         "engine": (
             "A dry run: it answers each row with its prompt. For a model, replace this line by a Hugging",
             'Face id or a folder, such as model="Qwen/Qwen2.5-0.5B-Instruct".',
         ),
         "model": ("A Hugging Face id, or a folder that the cluster's nodes see.",),
         "sampling": ("Of vLLM; max_tokens bounds a response.",),
+        **(
+            {"images": ("Images are fetched from these hosts alone.",)}
+            if question.columns.image_hosts
+            else {}
+        ),
         "destination": ("A folder for each run; a local one must be one that the cluster's nodes share.",),
     }
 

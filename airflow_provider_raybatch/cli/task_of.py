@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raybatch.arguments import fields_of
 from airflow_provider_raybatch.cli.places import absolute, absolute_folder
 from airflow_provider_raybatch.cli.rendering import XComs, render, run_conf, run_date, template_context
 from airflow_provider_raybatch.cli.terminal import masked, quietly
@@ -24,7 +25,7 @@ from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS, FIELDS, spec_of_fields
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
 _DEPTH = "AIRFLOW__CORE__DAGBAG_IMPORT_ERROR_TRACEBACK_DEPTH"
@@ -128,6 +129,8 @@ NO_DESTINATION = str(Path(tempfile.gettempdir()) / "raybatch-no-destination")
 
 _OPTIONS = ("source", "prompt", "model", "engine", "destination")
 """Arguments of the operator that are options of their own."""
+_NAMES = tuple(dict.fromkeys([*ARGUMENTS, *FIELDS]))
+"""What ``--argument`` may give: arguments, and what objects hold by its own name, too."""
 _CONNECTIONS = ("aws_conn_id", "hf_conn_id")
 _OPTIONAL = frozenset({"destination", "reuse"})
 """Arguments without which a batch inference can still be looked at."""
@@ -198,23 +201,23 @@ def _batch_task(options: Namespace) -> BatchTask:
         used = options.conn_id or DEFAULT_CONN_ID
         notes += (f"ray_cluster: what asks a cluster asks that of the connection {used!r}; none is made.",)
     known = {name: value for name, value in own.items() if name not in failures}
-    made = _made(title, {**known, **given}, options, known, notes)
+    made = _made(title, given, options, known, notes)
     return replace(made, names=(task.dag_id, task.task_id))
 
 
 def _made(
     title: str,
-    arguments: Mapping[str, Any],
+    given: Mapping[str, Any],
     options: Namespace,
     own: Mapping[str, Any],
     notes: tuple[str, ...],
 ) -> BatchTask:
-    of_spec = {name: value for name, value in arguments.items() if name in ARGUMENTS}
+    of_spec = {**fields_of({name: value for name, value in own.items() if name in ARGUMENTS}), **given}
     if is_absent(of_spec.get("destination")):
         of_spec["destination"] = NO_DESTINATION
     return BatchTask(
         title=title,
-        spec=with_source_digest(build_spec(of_spec)),
+        spec=with_source_digest(spec_of_fields(of_spec)),
         ray_conn_id=options.conn_id or own.get("ray_conn_id") or DEFAULT_CONN_ID,
         aws_conn_id=options.aws_conn_id or own.get("aws_conn_id") or None,
         hf_conn_id=options.hf_conn_id or own.get("hf_conn_id") or None,
@@ -248,19 +251,20 @@ def _call_function(task: Any, context: Any, failures: dict[str, str]) -> None:
 
 
 def _given_arguments(options: Namespace) -> dict[str, Any]:
-    """The operator's arguments among the options."""
+    """The fields of the spec among the options."""
     given = {name: value for name in _OPTIONS if (value := getattr(options, name, None)) is not None}
     for text in options.argument or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise SpecError(f"argument: {text!r} gives no value; write it as NAME=VALUE.")
-        if name not in ARGUMENTS:
-            close = nearest(name, ARGUMENTS)
+        if name not in _NAMES:
+            close = nearest(name, _NAMES)
             hint = f"did you mean {close!r}?" if close else "see docs/reference/operators.md."
             raise SpecError(
                 f"argument: RayBatchInferenceOperator has no {shown(name)} that shapes its job; {hint}"
             )
         given[name] = value
+    given = fields_of(given)
     if "source" in given:
         sources = [given["source"]] if isinstance(given["source"], str) else given["source"]
         given["source"] = [absolute(source) for source in sources]

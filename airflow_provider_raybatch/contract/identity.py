@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.images import ImageLimits
-from airflow_provider_raybatch.contract.arguments.limits import CostArguments, Limits
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments, LimitArguments
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.openai_batch import ServedArguments
 from airflow_provider_raybatch.contract.arguments.output import ReportArguments
@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.spec_arguments import SpecArguments
 
-_NOT_DELIVERED = (Limits, ImageLimits, CostArguments, ReportArguments, ServedArguments)
+_NOT_DELIVERED = (LimitArguments, ImageLimits, CostArguments, ReportArguments, ServedArguments)
 
 
 class Identity(SpecArguments):

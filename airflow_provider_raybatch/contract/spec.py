@@ -188,7 +188,7 @@ class BatchInferenceSpec(Identity):
         if self.prompt_column is not None:
             raise ValueError(
                 "tools: prompt_column sends raw prompts, to which no chat template adds tools; use prompt or "
-                "messages_column"
+                "messages"
             )
         if self.calls_tools and (self.response_format != "text" or self.sampling.get("structured_outputs")):
             what = "structured_outputs" if self.response_format == "text" else "response_format"

@@ -10,7 +10,7 @@ from pydantic import ValidationInfo, field_validator
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
 from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
-from airflow_provider_raybatch.contract.arguments.limits import CostArguments, Limits
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments, LimitArguments
 from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments, ServedArguments
 from airflow_provider_raybatch.contract.arguments.output import (
@@ -36,7 +36,7 @@ class SpecArguments(
     ServedArguments,
     ReportArguments,
     CostArguments,
-    Limits,
+    LimitArguments,
     ReuseArguments,
     OutputArguments,
     EngineArguments,

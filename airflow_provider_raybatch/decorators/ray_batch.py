@@ -51,9 +51,11 @@ def kept(store: Store) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return json.loads(json.dumps(value, default=str))
+    return json.loads(json.dumps(value, default=_as_plain))
+
+
+def _as_plain(value: Any) -> Any:
+    return value.total_seconds() if isinstance(value, timedelta) else str(value)
 
 
 def _bounded(value: Any) -> Any:

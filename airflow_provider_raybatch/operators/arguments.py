@@ -16,6 +16,7 @@ from typing import Any
 from airflow.sdk import ObjectStoragePath, literal
 from pydantic_core import to_json
 
+from airflow_provider_raybatch.arguments import argument_of, fields_of
 from airflow_provider_raybatch.coercion import (
     ENGINE_ARG_TYPES,
     POOLING_TYPES,
@@ -72,17 +73,15 @@ def _problem(schema: Mapping[str, Any]) -> str:
     return first
 
 
-ARGUMENTS = tuple(name for name in BatchInferenceSpec.model_fields if name not in NOT_ARGUMENTS)
-"""The arguments that make up the spec, in the order of the documentation."""
+FIELDS = tuple(name for name in BatchInferenceSpec.model_fields if name not in NOT_ARGUMENTS)
+"""The fields of the spec that arguments give."""
 
-TEMPLATED = tuple(name for name in ARGUMENTS if name != "chat_template")
-"""Those that Airflow renders; a chat template is Jinja of the model's."""
+ARGUMENTS = tuple(dict.fromkeys(argument_of(name) for name in FIELDS))
+"""The arguments of the operator that make up the spec."""
 
 TEXTS = frozenset({
-    "id_column", "prompt", "system_prompt", "messages_column", "prompt_column", "prompt_function", "model",
-    "query", "document", "documents_column", "served_model_name",
-    "sampling_column", "adapter", "adapter_column", "tool_call_parser",
-    "accelerator_type", "output_prefix", "response_column", "postprocess", "currency",
+    "id_column", "prompt", "system_prompt", "prompt_column", "prompt_function", "model", "accelerator_type",
+    "output_prefix",
 })  # fmt: skip
 """Those that are text whatever it looks like."""
 
@@ -113,6 +112,11 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     :raises SpecError: the first mistake, in the operator's words.
     """
     check_names(arguments, ARGUMENTS)
+    return spec_of_fields(fields_of(arguments))
+
+
+def spec_of_fields(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
+    """The spec for some or all of :data:`FIELDS`; raises as :func:`build_spec`."""
     given = {name: listed(value) for name, value in arguments.items() if not is_absent(value)}
     if isinstance(given.get("chat_template"), _LITERAL):  # Airflow does not render it
         given["chat_template"] = given["chat_template"].value

@@ -71,14 +71,13 @@ class RayOperator(CommonArguments):
         default_deferrable``.
     :param poll_interval: seconds between two polls, default 10; longer if a triggerer follows more than 700
         jobs on one cluster.
-    :param timeout: seconds or ``timedelta`` from the start of each attempt to its job's deadline; default
-        none. With `deferrable`, Airflow's `execution_timeout` counts as one, too.
+    :param timeout: seconds or ``timedelta`` from the start of each attempt to its job's deadline, at which it
+        is stopped; default none. With `deferrable`, Airflow's `execution_timeout` counts as one, too.
     :param deadline: time by which the job of any attempt must have ended: a ``datetime``, or its text in ISO
         8601 with a time zone; default none. The earlier of it and `timeout` counts. After it nothing is
         submitted, and the task fails without a retry; the result of a finished job is still returned.
     :param cancel_on_kill: stop the job when the task is killed, marked or cleared while it runs; default yes.
         In blocking mode that includes a worker that is shut down.
-    :param cancel_on_timeout: stop the job when its deadline passes; default yes.
     :param on_stale_state: a job of the same run that was submitted with other arguments: ``replace`` it
         (default), ``adopt`` it, or ``fail`` without a retry.
     :raises SpecError: an argument can't be used, and no template or XCom decides it.
@@ -281,7 +280,6 @@ class RayOperator(CommonArguments):
         return Follower(
             poll_interval=self.poll_interval,
             cancel_on_kill=self.cancel_on_kill,
-            cancel_on_timeout=self.cancel_on_timeout,
             cancel_handler=self._cancel_handler,
             log=self.log,
         )
@@ -315,7 +313,7 @@ class RayOperator(CommonArguments):
             error = self._failure(context, outcome.failure_class, message)
             if follows := self.next_attempt(context, error):
                 error = type(error)(f"{error} {follows}", error.failure_class)
-            if is_over(outcome, stopped_at_deadline=self.cancel_on_timeout):
+            if is_over(outcome):
                 self._release(context, handle)
             elif outcome.state == "unreachable":
                 self._let_go(context, error, handle)

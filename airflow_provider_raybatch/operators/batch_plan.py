@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.arguments.limits import DEFAULT_CURRENCY
 from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.operators.arguments import build_spec
+from airflow_provider_raybatch.operators.arguments import spec_of_fields
 from airflow_provider_raybatch.operators.handover import has_committed
 from airflow_provider_raybatch.operators.parse_check import check_lease, unknown_names
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.places.place import Place
 
 
-def with_prices(spec: BatchInferenceSpec, arguments: Mapping[str, Any], place: Place) -> BatchInferenceSpec:
+def with_prices(spec: BatchInferenceSpec, fields: Mapping[str, Any], place: Place) -> BatchInferenceSpec:
     """The spec with the prices of its GPUs, in their currency.
 
     The operator's dictionary is merged over the connection's prices; its number replaces them.
 
-    :param arguments: rendered, those of the spec.
+    :param fields: of the spec, rendered.
     :raises SpecError: the two have different currencies, or `max_cost` has no price.
     """
     given, of_place = spec.gpu_hour_price, place.gpu_hour_price
-    has_currency = not is_absent(arguments.get("currency"))
-    if isinstance(from_text(arguments.get("gpu_hour_price")), Mapping) or given is None:
+    has_currency = not is_absent(fields.get("currency"))
+    if isinstance(from_text(fields.get("gpu_hour_price")), Mapping) or given is None:
         in_currency = place.currency or DEFAULT_CURRENCY
         if has_currency and of_place and spec.currency != in_currency:
             raise SpecError(
@@ -72,7 +72,7 @@ def _in_sentence(name: str) -> str:
 
 def batch_plan(
     operator: RayOperator,
-    arguments: Mapping[str, Any],
+    fields: Mapping[str, Any],
     runtime_env: Any,
     secrets: Secrets | None,
     run: TaskRun,
@@ -80,7 +80,7 @@ def batch_plan(
 ) -> JobPlan:
     """The plan of `operator` for a run of its task.
 
-    :param arguments: rendered, those of the spec.
+    :param fields: of the spec, rendered.
     :param runtime_env: as it was given.
     :param secrets: of the job.
     :param served: the batch of the Batch API that the job answers.
@@ -89,7 +89,7 @@ def batch_plan(
     from airflow_provider_raybatch.cluster.submit.request import with_source_digest
     from airflow_provider_raybatch.hooks.credentials import as_environment
 
-    given = with_prices(with_source_digest(build_spec(arguments)), arguments, run.place)
+    given = with_prices(with_source_digest(spec_of_fields(fields)), fields, run.place)
     made = run.place.makes_clusters
     wait = seconds_of(operator.ray_cluster.cluster_wait) if made else None
     wait = wait if given.cluster_wait is None else given.cluster_wait

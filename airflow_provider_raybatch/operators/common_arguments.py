@@ -56,7 +56,6 @@ _COMMON: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
     "poll_interval": (10.0, positive_seconds),
     "timeout": (None, positive_seconds),
     "cancel_on_kill": (True, boolean),
-    "cancel_on_timeout": (True, boolean),
     "on_stale_state": ("replace", _stale_state),
     "ray_cluster": (None, given_cluster),
     "wait_for_completion": (True, boolean),
@@ -89,7 +88,6 @@ class CommonArguments(LiteralTextOperator):
         timeout: timedelta | float | str | None = None,
         deadline: datetime | str | None = None,
         cancel_on_kill: bool = True,
-        cancel_on_timeout: bool = True,
         on_stale_state: OnStaleState = "replace",
         **kwargs: Any,
     ) -> None:
@@ -102,7 +100,6 @@ class CommonArguments(LiteralTextOperator):
         self.timeout: Any = timeout
         self.deadline = deadline
         self.cancel_on_kill = cancel_on_kill
-        self.cancel_on_timeout = cancel_on_timeout
         self.on_stale_state = on_stale_state
         self._cancel_handler = CancelHandler()
 

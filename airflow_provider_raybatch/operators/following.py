@@ -36,7 +36,6 @@ class Follower:
 
     poll_interval: float
     cancel_on_kill: bool
-    cancel_on_timeout: bool
     cancel_handler: CancelHandler
     log: Log
 
@@ -80,7 +79,6 @@ class Follower:
             poll_interval=self.poll_interval,
             deadline=deadline,
             cancel_on_kill=self.cancel_on_kill,
-            cancel_on_timeout=self.cancel_on_timeout,
             deferred_at=now,
             handle=dict(handle),
             lease_terms=None if terms is None else asdict(terms),
@@ -134,7 +132,6 @@ class Follower:
             session_name=session_name,
             poll_interval=self.poll_interval,
             deadline=deadline,
-            stop_at_deadline=self.cancel_on_timeout,
             from_start=from_start,
             lease=self.cancel_handler.lease_of(submission_id),
             host=cluster.host,

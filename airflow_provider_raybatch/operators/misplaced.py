@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from airflow_provider_raybatch.arguments import home_of
 from airflow_provider_raybatch.coercion import ENGINE_ARG_TYPES
 from airflow_provider_raybatch.contract.arguments.vllm_names import ENGINE_ARGS, SAMPLING
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS
@@ -40,6 +41,8 @@ def _remedy(name: str, known: Sequence[str]) -> str:
         return f"write {OTHER_SYSTEMS[name]}."
     if name in SAMPLING:
         return f"put it into sampling={{{name!r}: ...}}."
+    if (home := home_of(name)) is not None and name not in known:
+        return f"write it as {home}."
     if name in _OF_STEPS:
         return f"put it into a step, steps=[Step(..., {name}=...)]."
     if name in ENGINE_ARGS or name in ENGINE_ARG_TYPES:

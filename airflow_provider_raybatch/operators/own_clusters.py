@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.cluster.jobs_api.errors import StaleStateError
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.control import STOP_GRACE
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.operators.plan import DEFERRAL_GRACE, JobPlan, TaskRun
@@ -44,7 +44,7 @@ def with_window(plan: JobPlan, run: TaskRun, pause: float, *, waits: bool) -> Jo
     from airflow_provider_raybatch.cluster.kuberay.lifecycle import LEFT_AFTER_A_LOOK
 
     terms = None if plan.lease_terms is None else plan.lease_terms("")
-    alone = Limits().orphan_timeout if terms is None else terms.orphan_timeout or _WITHOUT_LEASE
+    alone = LimitArguments().orphan_timeout if terms is None else terms.orphan_timeout or _WITHOUT_LEASE
     return replace(plan, window=(max(alone, pause) + _MARGIN) / LEFT_AFTER_A_LOOK)
 
 
@@ -79,9 +79,9 @@ def uid_of(handle: Mapping[str, Any]) -> str | None:
     return (made.get("claim") or {}).get("uid")
 
 
-def is_over(outcome: Outcome, *, stopped_at_deadline: bool) -> bool:
+def is_over(outcome: Outcome) -> bool:
     """Whether nothing runs on a job's cluster any more."""
-    return outcome.saw_the_end or (outcome.state == "timeout" and stopped_at_deadline)
+    return outcome.saw_the_end or outcome.state == "timeout"
 
 
 def deferral(

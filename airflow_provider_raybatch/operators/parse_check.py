@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any
 
+from airflow_provider_raybatch.arguments import FIELDS_OF, GROUPS, fields_of
 from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.arguments.prompt import PAIRS, PROMPTS
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, MODEL_TASKS
@@ -18,7 +19,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, SOURCE_SCHEMES, check_location
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
-from airflow_provider_raybatch.operators.arguments import build_spec
+from airflow_provider_raybatch.operators.arguments import spec_of_fields
 
 _STAND_INS = {
     "source": "s3://unknown-source",
@@ -56,12 +57,34 @@ _EXPRESSION = re.compile(r"\{[{%#]")
 _POLLS_A_LEASE = 3
 
 
+def known_fields(
+    arguments: Mapping[str, Any], unknown: Collection[str], changes: Callable[[Any], bool]
+) -> tuple[dict[str, Any], set[str]]:
+    """Fields of the spec that are given, and the names of all that a template or an XCom decides.
+
+    :param arguments: of the operator.
+    :param unknown: names of those that one decides, at least in part.
+    :param changes: whether one decides a value.
+    :raises SpecError: an object has a name that is none of its own.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None}
+    whole = {name for name in unknown if not (name in GROUPS and isinstance(given.get(name), Mapping))}
+    later = {field for name in whole for field in (name, *FIELDS_OF.get(name, ()))}
+    later |= {"messages_column"} & {f"{name}_column" for name in whole}
+    for name in {*unknown} - whole:
+        later |= {field for field, value in given[name].items() if changes(value)}
+        if isinstance(given[name].get("chat_template"), str):
+            later.discard("chat_template")  # the model's Jinja
+    known = {name: value for name, value in given.items() if name not in whole or name not in GROUPS}
+    return fields_of(known), later
+
+
 def spec_of_known(
     arguments: Mapping[str, Any], unknown: Collection[str], changes: Callable[[Any], bool]
 ) -> BatchInferenceSpec:
     """A spec with stand-ins for unknown arguments.
 
-    :param arguments: those that are given.
+    :param arguments: fields of the spec that are given.
     :param unknown: names of those that a template, an XCom or a decorated function decides, at least in part.
     :param changes: whether a template or an XCom decides a value.
     :raises SpecError: the first mistake that the unknown arguments can't undo.
@@ -101,7 +124,7 @@ def spec_of_known(
         known["sampling_column"] = known.get("sampling_column") or _COLUMN
     if "engine" in left_out:
         known["model"] = known.get("model") or _STAND_INS["model"]
-    return build_spec(known)
+    return spec_of_fields(known)
 
 
 def _has(steps: Any, name: str) -> bool:

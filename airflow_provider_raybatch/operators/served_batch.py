@@ -8,7 +8,7 @@ run and fail one after the other without one more answer, the batch or its model
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import NEVER_EXPIRE, BaseOperator  # type: ignore[attr-defined] # the stub lacks the first
@@ -132,15 +132,21 @@ class ServedBatchOperator(RayBatchInferenceOperator):
         **kwargs: Any,
     ) -> None:
         self._batch: RunningBatch | None = None
-        lines: dict[str, Any] = {"format": OPENAI_BATCH, "destination_format": OPENAI_BATCH}
+        output = {
+            **(kwargs.pop("output", None) or {}),
+            "destination_format": OPENAI_BATCH,
+            "report_samples": 0,
+        }
+        advanced = {**(kwargs.pop("advanced", None) or {}), "served_model_name": served_model_name}
         super().__init__(
             source=SET_DURING_EXECUTION,  # type: ignore[arg-type]
             destination=SET_DURING_EXECUTION,  # type: ignore[arg-type]
-            served_model_name=served_model_name,
-            report_samples=0,
-            **lines,
+            format=OPENAI_BATCH,
+            output=output,
+            advanced=advanced,
             **kwargs,
         )
+        self.served_model_name = served_model_name
         self.max_requests = max_requests
         self.max_file_bytes = max_file_bytes
         self.max_line_bytes = max_line_bytes
@@ -165,8 +171,8 @@ class ServedBatchOperator(RayBatchInferenceOperator):
         resume = super().resume_execution
         return self._to_its_end(context, batch, lambda: resume(next_method, next_kwargs, context))
 
-    def _given_later(self, given: Mapping[str, Any]) -> Collection[str]:
-        return ("source", "destination")
+    def _given_later(self, given: Mapping[str, Any]) -> set[str]:
+        return {"source", "destination"}
 
     @property
     def _served(self) -> ServedBatch | None:
@@ -179,7 +185,7 @@ class ServedBatchOperator(RayBatchInferenceOperator):
 
         run, line = context["dag_run"], self.max_line_bytes or LONGEST_SERVED_LINE
         limits = FileLimits(self.max_requests, self.max_file_bytes, max_line_bytes=line)
-        names = {"run_id": run.run_id, "dag_id": context["ti"].dag_id, "model": str(self.served_model_name)}
+        names = {"run_id": run.run_id, "dag_id": context["ti"].dag_id, "model": self.served_model_name}
         self._batch = batch = running_batch(run.conf, limits, **names)
         for argument, value in batch.locations.items():
             setattr(self, argument, value)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from airflow_provider_raybatch.arguments import grouped
 from airflow_provider_raybatch.contract.events import Failed
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
@@ -16,16 +17,17 @@ from tests.support.fake_ray import FakeRay, Script
 
 
 def batch(**arguments: Any) -> RayBatchInferenceOperator:
+    """A batch inference whose arguments may have the names of the spec's fields."""
     defaults: dict[str, Any] = {
         "task_id": "t", "source": "/in", "prompt": "Say {row.x}", "model": "m",
         "destination": "s3://lake/out/", "poll_interval": 0.05,
     }  # fmt: skip
-    return RayBatchInferenceOperator(**{**defaults, **arguments})
+    return RayBatchInferenceOperator(**{**defaults, **grouped(arguments)})
 
 
 def left(operator: Any, **arguments: Any) -> Any:
     """`operator` with what templates have left: values that can't be judged while the DAG is parsed."""
-    for name, value in arguments.items():
+    for name, value in grouped(arguments).items():
         setattr(operator, name, value)
     return operator
 

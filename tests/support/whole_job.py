@@ -48,10 +48,11 @@ from tests.support.specs import asking, submitted
 
 def infer(task: Any, **changed: Any) -> Summary:
     """Run the batch inference of an operator, some of whose arguments are changed, as a whole job."""
-    from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+    from airflow_provider_raybatch.arguments import fields_of
+    from airflow_provider_raybatch.operators.arguments import spec_of_fields
     from airflow_provider_raybatch.storage.folder import folder
 
-    spec = build_spec({**{name: getattr(task, name) for name in ARGUMENTS}, **changed})
+    spec = spec_of_fields({**fields_of(task.arguments()), **changed})
     document = spec.model_dump(mode="json", exclude={"submission", "schema_version"})
     (source,) = document.pop("source")
     return attempt(folder(spec.destination), 0, source, **document)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Param, task
 
+from airflow_provider_raybatch.arguments import grouped
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
@@ -24,7 +25,7 @@ GOOD: dict[str, Any] = {
 def dag_of(*tasks: dict[str, Any], **arguments: Any) -> DAG:
     with DAG("nightly", schedule=None, **arguments) as dag:
         for given in tasks or ({},):
-            RayBatchInferenceOperator(**{**GOOD, **given})
+            RayBatchInferenceOperator(**{**GOOD, **grouped(given)})
     return dag
 
 

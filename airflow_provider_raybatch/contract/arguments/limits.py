@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.durations import Seconds
 
 
-class Limits(ContractModel):
+class LimitArguments(ContractModel):
     """Bounds of a job; none of them changes what is generated.
 
     :param deadline: epoch seconds at which the job ends itself, ``None`` for no deadline.

@@ -26,6 +26,11 @@ class Message(ContractModel):
     content: str
 
 
+def _argument(field: str) -> str:
+    """The operator's `messages` names the column, too."""
+    return "messages" if field == "messages_column" else field
+
+
 class PromptArguments(ContractModel):
     """What is asked for each row: exactly one of the five ways, and with three of them a system message.
 
@@ -57,9 +62,10 @@ class PromptArguments(ContractModel):
         ways = PAIRS if self.compares else PROMPTS
         given = [name for name in ways if getattr(self, name) is not None]
         if len(given) != 1:
-            what = f"{' and '.join(given)} are given together" if given else "none is given"
+            what = f"{' and '.join(map(_argument, given))} are given together" if given else "none is given"
             others = "" if self.compares else ", or steps"
-            raise ValueError(f"{ways[0]}: exactly one of {', '.join(ways)} is needed{others}, but {what}")
+            named = ", ".join(dict.fromkeys(map(_argument, ways)))
+            raise ValueError(f"{ways[0]}: exactly one of {named} is needed{others}, but {what}")
         if self.compares and self.query is None:
             raise ValueError(
                 "query: documents are scored for one; give a template of it, or one text for all rows"
@@ -73,14 +79,15 @@ class PromptArguments(ContractModel):
         return self
 
     def _check_cuts(self, way: str) -> None:
+        name = _argument(way)
         if self.pools and way in _CHATS:
             raise ValueError(
-                f"on_overlong: 'truncate' cuts the end of a text, which is what a model judges of {way}; "
+                f"on_overlong: 'truncate' cuts the end of a text, which is what a model judges of {name}; "
                 "shorten the chats before"
             )
         if way not in _WITH_PLACEHOLDERS and not self.pools:
             raise ValueError(
-                f"on_overlong: 'truncate' cuts the values of placeholders, and {way} has none; use "
+                f"on_overlong: 'truncate' cuts the values of placeholders, and {name} has none; use "
                 "prompt or messages with placeholders, or shorten the texts before"
             )
 
@@ -113,7 +120,8 @@ class PromptArguments(ContractModel):
 
     def column_arguments(self) -> dict[str, str]:
         """Columns that the prompt reads unless a function does, each with the argument that names it."""
-        read = {getattr(self, name): name for name in ("messages_column", "prompt_column", *PAIRS[1:])}
+        fields = ("messages_column", "prompt_column", *PAIRS[1:])
+        read = {getattr(self, name): _argument(name) for name in fields}
         read.pop(None, None)
         for argument, text in self.row_templates():
             for column in RowTemplate(text).columns:

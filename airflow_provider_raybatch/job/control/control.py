@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from airflow_provider_raybatch.contract import events
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.control import (
     STOP_GRACE,
     STOP_GRACE_VARIABLE,
@@ -63,7 +63,7 @@ class Control:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: LimitArguments,
         emit: Callable[[events.Event], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.arguments.accelerators import close_types, knows
-from airflow_provider_raybatch.contract.arguments.limits import ANY, CostArguments, Limits
+from airflow_provider_raybatch.contract.arguments.limits import ANY, CostArguments, LimitArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.text import count_of, money_of
@@ -30,7 +30,7 @@ class Budget:
     :param money: what the run costs.
     """
 
-    limits: Limits
+    limits: LimitArguments
     spent: int = 0
     money: Money = field(default_factory=Money)
 
@@ -92,7 +92,7 @@ def no_price(kind: str, prices: CostArguments) -> str:
     return f"gpu_hour_price has no price for {what}{hint}; {remedy}"
 
 
-def spent(limits: Limits, folder: Folder, task_folder: str, records: Iterable[JobRecord] = ()) -> int:
+def spent(limits: LimitArguments, folder: Folder, task_folder: str, records: Iterable[JobRecord] = ()) -> int:
     """Tokens that the task paid for in earlier submissions; 0 if they are not limited.
 
     :param task_folder: folder of all parts of the task, of any input and configuration.

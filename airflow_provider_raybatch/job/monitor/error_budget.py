@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.summary import counted
@@ -27,7 +27,7 @@ class Tolerance:
     :param all_may_fail: where no limit is given, as a failed row is an answer, too.
     """
 
-    limits: Limits
+    limits: LimitArguments
     rows: int
     given_up: int = 0
     all_may_fail: bool = False

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests, Row
@@ -70,7 +70,7 @@ class ReplicaWorker:
         self._coordinator = replica.coordinator
         self._process = replica.process
         self._report = replica.report
-        self._limits: Limits = replica.job.spec
+        self._limits: LimitArguments = replica.job.spec
         self._killer = _killer(replica.job.spec.prompt_function)
         self._wake = asyncio.Event()
         self._watch = Stopwatch()

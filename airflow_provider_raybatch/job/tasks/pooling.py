@@ -39,7 +39,7 @@ _LARGEST = {"float32": np.inf, "float16": float(np.finfo(np.float16).max)}
 
 
 @dataclass(frozen=True)
-class Embed(PoolingTask):
+class EmbedTask(PoolingTask):
     """See :class:`~airflow_provider_raybatch.job.tasks.base.Task` for the methods.
 
     :param size: numbers of a vector; 0 while that is not known.
@@ -59,7 +59,7 @@ class Embed(PoolingTask):
         vector = pa.field(VECTOR, pa.list_(numbers, size) if size else pa.list_(numbers))
         return pa.struct([vector, *list(self.output_type)[1:]])
 
-    def measured(self, outputs: Iterable[pa.ChunkedArray]) -> Embed:
+    def measured(self, outputs: Iterable[pa.ChunkedArray]) -> EmbedTask:
         for some in outputs:
             return replace(self, size=len(some[0][VECTOR]))
         return self
@@ -111,7 +111,7 @@ _CHUNK = pa.struct([("text", pa.string()), ("start", pa.int64()), ("tokens", pa.
 
 
 @dataclass(frozen=True)
-class EmbedChunks(Embed):
+class EmbedChunks(EmbedTask):
     """See :class:`~airflow_provider_raybatch.job.tasks.base.Task` for the methods.
 
     In parts and in the response store, the vectors of a row are one list, one after the other.
@@ -191,7 +191,7 @@ _LOGITS = {ONE: "logit", ALL: "logits"}
 
 
 @dataclass(frozen=True)
-class Classify(PoolingTask):
+class ClassifyTask(PoolingTask):
     """See :class:`~airflow_provider_raybatch.job.tasks.base.Task` for the methods.
 
     :param labels: of the model, in its order; empty while they are not known.
@@ -223,7 +223,7 @@ class Classify(PoolingTask):
         columns = [pc.map_lookup(whole, query_key=label, occurrence="first") for label in self.labels]
         return pa.chunked_array([pa.StructArray.from_arrays(columns, fields=list(field.type))])
 
-    def measured(self, outputs: Iterable[pa.ChunkedArray]) -> Classify:
+    def measured(self, outputs: Iterable[pa.ChunkedArray]) -> ClassifyTask:
         for some in outputs:
             return replace(self, labels=tuple(label for label, _ in some[0][ALL].as_py()))
         return self
@@ -253,7 +253,7 @@ SCORES = "scores"
 _RANKED = pa.struct([("index", pa.int64()), ("score", pa.float32())])
 
 
-class Score(PoolingTask):
+class ScoreTask(PoolingTask):
     """See :class:`~airflow_provider_raybatch.job.tasks.base.Task` for the methods."""
 
     @property

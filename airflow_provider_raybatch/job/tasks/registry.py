@@ -6,9 +6,14 @@ from __future__ import annotations
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.generate import Generate
-from airflow_provider_raybatch.job.tasks.pooling import Classify, Embed, EmbedChunks, Score
+from airflow_provider_raybatch.job.tasks.pooling import ClassifyTask, EmbedChunks, EmbedTask, ScoreTask
 
-TASKS: dict[str, type[Task]] = {"generate": Generate, "embed": Embed, "classify": Classify, "score": Score}
+TASKS: dict[str, type[Task]] = {
+    "generate": Generate,
+    "embed": EmbedTask,
+    "classify": ClassifyTask,
+    "score": ScoreTask,
+}
 """By the name that a spec has in its field `model_task`, as in
 :data:`~airflow_provider_raybatch.contract.arguments.task.MODEL_TASKS`."""
 

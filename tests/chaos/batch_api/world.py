@@ -50,11 +50,8 @@ def _model(log: Path, deferrable: bool) -> dict[str, Any]:
         "deferrable": deferrable,
         "poll_interval": 1,
         "batches_at_once": 2,
-        "batch_size": 8,
-        "rows_in_flight": 32,
-        "flush_interval": 0.5,
-        "max_restarts": 10,
-        "cluster_wait": 60,
+        "advanced": {"batch_size": 8, "rows_in_flight": 32, "flush_interval": 0.5},
+        "limits": {"max_restarts": 10, "cluster_wait": 60},
         "engine_args": {"request_log": str(log), "seconds_per_token": 0.08, "max_num_seqs": 16},
     }
 

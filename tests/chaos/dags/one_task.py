@@ -9,6 +9,8 @@ from typing import Any
 
 from airflow.sdk import DAG
 
+from airflow_provider_raybatch.arguments import grouped
+
 PARAMS: dict[str, Any] = {
     "source": "",
     "destination": "",
@@ -48,7 +50,7 @@ def dag_of_runs(dag_id: str, at_once: int, retry_seconds: float, **params: Any) 
 
 def arguments(deferrable: bool, **others: Any) -> dict[str, Any]:
     """Return the arguments of a task, by the run's params; `others` replace them."""
-    return {
+    return grouped({
         "task_id": "infer",
         "deferrable": deferrable,
         "poll_interval": float(os.environ["CHAOS_POLL_INTERVAL"]),
@@ -57,4 +59,4 @@ def arguments(deferrable: bool, **others: Any) -> dict[str, Any]:
         "cluster_wait": 180,
         **{name: f"{{{{ params.{name} }}}}" for name in PARAMS},
         **others,
-    }
+    })

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.arguments import grouped
 from tests.chaos.workload import Pace, check, write_source
 from tests.support.engine_log import engines
 from tests.support.http_server import Authority
@@ -113,7 +114,7 @@ def arguments(folder: Path, seed: int) -> tuple[dict[int, dict[str, Any]], dict[
     """The rows of a round, and the operator's arguments."""
     source = write_source(folder, PACE.rows, seed)
     given = {name: value for name, value in PACE.params(folder).items() if value is not None}
-    return source, {**given, "engine": "echo", "poll_interval": 1.0}
+    return source, grouped({**given, "engine": "echo", "poll_interval": 1.0})
 
 
 def cluster() -> dict[str, Any]:

@@ -54,17 +54,19 @@ def models(log: Path) -> dict[str, Any]:
             "engine": "echo",
             "ray_conn_id": "ray_default",
             "poll_interval": 1,
-            "num_cpus": 0.25,  # batches of several models run side by side on the two CPUs of the cluster
+            # Batches of several models run side by side on the two CPUs of the cluster.
+            "advanced": {"num_cpus": 0.25},
             "engine_args": {"request_log": str(log), **engine_args},
         }
 
     # About a second for each pair of rows, and each row is durable at once.
-    slow = {**echo(seconds_per_token=0.5, max_num_seqs=2), "rows_per_part": 1, "batch_size": 1}
+    at_once = {"output": {"rows_per_part": 1}, "advanced": {"num_cpus": 0.25, "batch_size": 1}}
+    slow = {**echo(seconds_per_token=0.5, max_num_seqs=2), **at_once}
     return {
         "echo": {**echo(), "batches_at_once": 2},
         "vectors": {**echo(), "model_task": "embed"},
         "slow": slow,
-        "limited": {**slow, "max_tokens_total": 30},
+        "limited": {**slow, "limits": {"max_tokens_total": 30}},
         VLLM_MODEL: echo(),
         "reusing": {**echo(), "reuse": str(responses(log))},
         "of-bob": {**echo(), "users": [BOB]},

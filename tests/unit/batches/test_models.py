@@ -37,7 +37,7 @@ def test_fields_of_ours_are_no_arguments_of_the_operator(monkeypatch: pytest.Mon
         "max_requests": 10, "max_file_bytes": 2000, "max_line_bytes": 1000, "batches_at_once": 3,
         "retries": 5, "pool": "gpus",
     }  # fmt: skip
-    arguments = {**ECHO, "ray_conn_id": "r", "keep_warm": 60, "gpu_hour_price": {"H100": 3.5}}
+    arguments = {**ECHO, "ray_conn_id": "r", "keep_warm": 60, "limits": {"gpu_hour_price": {"H100": 3.5}}}
     _configure(monkeypatch, {"chat": {**own, **arguments}})
 
     (chat,) = served_models().values()

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.dataset import open_dataset
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+from airflow_provider_raybatch.operators.arguments import build_spec
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.image_files import image_file
 from tests.support.s3_server import serving
@@ -65,7 +65,7 @@ def rendered(task: Any) -> Any:
     context = template_context(task, run_date("2026-11-02"), XComs(()), {}, -1)
     task, failures = render(task, context)
     assert not failures
-    return build_spec({name: getattr(task, name) for name in ARGUMENTS})
+    return build_spec(task.arguments())
 
 
 def operator_text(path: str) -> str:

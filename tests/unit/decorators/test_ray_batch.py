@@ -124,7 +124,7 @@ def test_what_it_returned_outlives_a_deferral(ray: FakeRay, run: Run, failed: bo
             "destination": "s3://lake/out",
             "sampling": {"stop": ["x"], "n": 1},
             "prompt": "Say {row.x}",
-            "orphan_timeout": timedelta(minutes=1),
+            "limits": {"orphan_timeout": timedelta(minutes=1)},
             "runtime_env": {"env_vars": {"API_TOKEN": "xyzzy", "LEVEL": "high"}},
         }
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
@@ -128,46 +128,46 @@ class TestTolerance:
     def test_max_error_fraction_is_exceeded(
         self, fraction: float, rows: int, failed: int, exceeded: bool
     ) -> None:
-        assert Tolerance(Limits(max_error_fraction=fraction), rows).exceeded(failed) is exceeded
+        assert Tolerance(LimitArguments(max_error_fraction=fraction), rows).exceeded(failed) is exceeded
 
     def test_the_stricter_of_fraction_and_max_errors_counts(self) -> None:
-        assert Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).allowed == 3
-        assert Tolerance(Limits(max_error_fraction=0.01, max_errors=3), 100).allowed == 1
-        assert Tolerance(Limits(max_errors=3), 100).allowed == 3
-        assert Tolerance(Limits(), 100).allowed == 0
+        assert Tolerance(LimitArguments(max_error_fraction=0.5, max_errors=3), 100).allowed == 3
+        assert Tolerance(LimitArguments(max_error_fraction=0.01, max_errors=3), 100).allowed == 1
+        assert Tolerance(LimitArguments(max_errors=3), 100).allowed == 3
+        assert Tolerance(LimitArguments(), 100).allowed == 0
         with pytest.raises(RaybatchError, match=r"^max_errors: 4 rows failed so far, more than the 3 that"):
-            Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).during([report(errors=4)])
+            Tolerance(LimitArguments(max_error_fraction=0.5, max_errors=3), 100).during([report(errors=4)])
 
     def test_a_limit_that_was_not_set_is_not_quoted(self) -> None:
         with pytest.raises(RaybatchError) as caught:
-            Tolerance(Limits(), 300).during([report(errors=4)])
+            Tolerance(LimitArguments(), 300).during([report(errors=4)])
         assert str(caught.value).startswith(
             "max_error_fraction: 4 rows failed so far, more than the 0 of 300 rows that may fail where "
             "max_error_fraction is not set"
         )
 
     def test_a_job_that_fails_everywhere_ends_early(self) -> None:
-        tolerance = Tolerance(Limits(max_error_fraction=0.5), 1_000_000)
+        tolerance = Tolerance(LimitArguments(max_error_fraction=0.5), 1_000_000)
         tolerance.during([report(written=999, errors=999)])
         tolerance.during([report(written=2000, errors=1800)])
         with pytest.raises(RaybatchError, match="970 of the first 1,000 rows failed, nearly all"):
             tolerance.during([report(written=600, errors=600), report(written=400, errors=370)])
 
     def test_rows_that_were_given_up_before_count(self) -> None:
-        tolerance = Tolerance(Limits(max_errors=100), 1000, given_up=90)
+        tolerance = Tolerance(LimitArguments(max_errors=100), 1000, given_up=90)
         tolerance.during([report(errors=10)])
         with pytest.raises(RaybatchError, match=r"^max_errors: 11 rows failed so far and 90 in earlier sub"):
             tolerance.during([report(errors=11)])
         with pytest.raises(RaybatchError, match="101 in earlier submissions"):
-            Tolerance(Limits(max_errors=100), 1000, given_up=101).during([])
+            Tolerance(LimitArguments(max_errors=100), 1000, given_up=101).during([])
 
     def test_rows_that_kill_the_engine_are_named_as_such(self) -> None:
         with pytest.raises(RaybatchError, match="1 of 1 failed row killed the engine each time") as caught:
-            Tolerance(Limits(), 10).during([report(errors=1, killers=1)])
+            Tolerance(LimitArguments(), 10).during([report(errors=1, killers=1)])
         assert caught.value.failure_class is FailureClass.POISON_ROW
 
     def test_each_judgement_names_cause_and_consequence(self, tmp_path: Path) -> None:
-        tolerance = Tolerance(Limits(max_error_fraction=0.1), 20)
+        tolerance = Tolerance(LimitArguments(max_error_fraction=0.1), 20)
         disk = LocalFolder(str(tmp_path))
         ledger = [part(disk, [{}] * 20, [failure("parse", "no JSON")] * 3 + [response()] * 17)]
         judgements = [
@@ -198,7 +198,7 @@ class TestTolerance:
 
     def test_what_is_allowed_passes(self, tmp_path: Path) -> None:
         disk = LocalFolder(str(tmp_path))
-        tolerance = Tolerance(Limits(max_error_fraction=0.5), 4)
+        tolerance = Tolerance(LimitArguments(max_error_fraction=0.5), 4)
         assert tolerance.before([(0, failure()), (1, failure())], 2) is None
         assert tolerance.during([report(written=2, errors=2)]) is None
         # In the second submission one of three succeeded.

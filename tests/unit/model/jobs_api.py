@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_raybatch.cluster.submit.resolve import RUN_TOKEN
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.events import Committed, Event, Failed, Phase, Progress, line
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
@@ -260,7 +260,7 @@ class Ray:
         name = body["submission_id"]
         if self.known(name) is not None:
             return 500, f"RuntimeError: status code 400: Job with submission_id {name} already exists."
-        control = Control(Limits(), lambda event: None, self.clock.monotonic)
+        control = Control(LimitArguments(), lambda event: None, self.clock.monotonic)
         driver = Driver(name, body, self.clock.now, self.works, control)
         driver.obey(self.packages)
         driver.emit(Phase(phase="generating", message="Generating."))

@@ -83,12 +83,12 @@ def modelled() -> Iterator[Callable[..., World]]:
         world.append(World(*args, **kwargs))
         return world[-1]
 
-    spec = batch_plan.build_spec({name: getattr(OPERATORS[True], name) for name in ray_batch.ARGUMENTS})
+    spec = batch_plan.spec_of_fields(ray_batch.fields_of(OPERATORS[True].arguments()))
     with ExitStack() as stack:
         for owner, name, stand_in in (
             (jobs, "Transport", Wire),
             (killable, "sync_to_async", threadless),
-            (batch_plan, "build_spec", lambda arguments: spec),
+            (batch_plan, "spec_of_fields", lambda fields: spec),
             (RayHook, "read", lambda hook: CONNECTION),
             (RayHook, "aread", connection),
             (RuntimeTaskInstance, "get_task_states", lambda **asked: world[-1].states(**asked)),

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+from airflow_provider_raybatch.operators.arguments import FIELDS, spec_of_fields
 from tests.support.approved import AssertSentences
 
 GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
@@ -25,7 +25,7 @@ CIRCLE["itself"] = CIRCLE
 
 
 def spec(**arguments: Any) -> Any:
-    return build_spec({**GOOD, **arguments})
+    return spec_of_fields({**GOOD, **arguments})
 
 
 def test_every_argument_finds_its_place() -> None:
@@ -66,7 +66,7 @@ def test_every_argument_finds_its_place() -> None:
         "documents_column", "top_n", "chunk_tokens", "served_model_name", "last_run", "served_batch",
         "steps", "asked_step", "num_gpus",
     ))  # fmt: skip
-    plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
+    plain = spec_of_fields(given).model_dump(exclude={"submission", "schema_version"})
     of_others = {"pooling": {}, "embed_dtype": "float32", "adapters": {}, "adapter_digests": {}}
     of_others |= {"chunk_overlap_tokens": 0, "images": [], "keep_images": False}
     assert plain == {**given, **converted, **not_given, **of_others, "model_task": "generate"}
@@ -218,7 +218,7 @@ def test_keep_warm_takes_durations() -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "None"])
 def test_none_as_text_counts_as_not_given(text: str) -> None:
-    optional = set(ARGUMENTS) - GOOD.keys()
+    optional = set(FIELDS) - GOOD.keys()
     assert spec(**dict.fromkeys(optional, text)) == spec()
     inside = {"max_tokens": text, "temperature": 0, "structured_outputs": text}
     assert spec(sampling=inside).sampling == {"temperature": 0, "structured_outputs": None}

@@ -16,7 +16,6 @@ import pytest
 from airflow.sdk import DAG, literal
 
 from airflow_provider_raybatch.exceptions import RayBatchFailException
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS as SPEC_ARGUMENTS
 from airflow_provider_raybatch.operators.arguments import build_spec
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
@@ -44,14 +43,14 @@ def rendered(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:
 
 
 @pytest.mark.parametrize("kind", [RayBatchInferenceOperator, RayJobOperator, RayJobSensor])
-def test_every_argument_but_a_chat_template_is_rendered(kind: Any) -> None:
+def test_every_argument_is_rendered(kind: Any) -> None:
     own = {
         name
         for each in kind.__mro__
         if each.__module__.startswith("airflow_provider_raybatch") and "__init__" in vars(each)
         for name in inspect.signature(each.__init__).parameters
     }
-    assert own - {"self", "kwargs", "args", "chat_template"} == set(kind.template_fields)
+    assert own - {"self", "kwargs", "args"} == set(kind.template_fields)
 
 
 def test_an_xcom_in_any_argument_is_a_dependency() -> None:
@@ -134,9 +133,9 @@ def test_text_like_an_expression_can_be_kept_literally() -> None:
 def test_a_chat_template_is_left_alone() -> None:
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     operator = batch(chat_template=template)
-    assert rendered(operator).chat_template == template
+    assert rendered(operator).advanced == {"chat_template": template}
     operator = rendered(batch(chat_template=literal(template)))  # by someone who expects it to be rendered
-    spec = build_spec({name: getattr(operator, name) for name in SPEC_ARGUMENTS})
+    spec = build_spec(operator.arguments())
     assert spec.chat_template == template
 
 

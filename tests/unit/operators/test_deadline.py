@@ -93,17 +93,14 @@ def test_the_failure_names_the_argument(
     assert f"{LATE} The limit was {ended_by}" in str(caught.value)
 
 
-@pytest.mark.parametrize("cancel", [True, False])
-def test_ends_a_job_that_doesnt_end_itself(ray: FakeRay, run: Run, clock: Clock, cancel: bool) -> None:
+def test_ends_a_job_that_doesnt_end_itself(ray: FakeRay, run: Run, clock: Clock) -> None:
     ray.script = lasting(7200)
     ray.at_poll(2, lambda: clock.forward(3600))
-    operator = RayJobOperator(
-        task_id="t", entrypoint="sleep 60", timeout=3600, poll_interval=0.05, cancel_on_timeout=cancel
-    )
+    operator = RayJobOperator(task_id="t", entrypoint="sleep 60", timeout=3600, poll_interval=0.05)
     with pytest.raises(RayBatchException, match="timeout: The job was still RUNNING") as caught:
         operator.execute(run.context())
     assert caught.value.failure_class is FailureClass.TIMEOUT
-    assert bool(ray.active) is not cancel
+    assert not ray.active
 
 
 def test_is_backed_by_a_deferral_timeout(ray: FakeRay, run: Run) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import airflow_provider_raybatch
+from airflow_provider_raybatch.arguments import FIELDS_OF
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS, FIELDS, spec_of_fields
 from airflow_provider_raybatch.operators.base import RayOperator
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from tests.support.batches import batch
@@ -36,7 +37,10 @@ def parameters(kind: type) -> list[str]:
 
 def test_the_spec_has_the_operators_arguments_under_their_names() -> None:
     given = set(parameters(RayBatchInferenceOperator)) - OF_THE_AIRFLOW_SIDE.keys()
-    assert given == set(BatchInferenceSpec.model_fields) - NOT_ARGUMENTS
+    assert given == set(ARGUMENTS)
+    assert len({*given, *OF_THE_AIRFLOW_SIDE, *parameters(RayOperator)}) <= 45
+    alone = given - FIELDS_OF.keys() | {"messages_column"}
+    assert {*alone, *(name for names in FIELDS_OF.values() for name in names)} == set(FIELDS)
 
 
 def test_fields_beside_the_arguments_are_in_the_spec() -> None:
@@ -45,16 +49,16 @@ def test_fields_beside_the_arguments_are_in_the_spec() -> None:
 
 
 def test_each_argument_is_followed_from_operator_to_spec() -> None:
-    assert tuple(batch()._arguments()) == ARGUMENTS
+    assert set(batch().arguments()) == set(ARGUMENTS)
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", FIELDS)
 def test_a_wrong_value_is_refused_under_its_name(name: str) -> None:
     """The contract makes the error, and the user sees it unchanged."""
     ways = {"messages", "messages_column", "prompt_column", "prompt_function"}
     wrong = {**GOOD, **({"prompt": None} if name in ways else {}), name: object()}
     with pytest.raises(SpecError) as refused:
-        build_spec(wrong)
+        spec_of_fields(wrong)
     assert re.match(rf"{name}(\.\d+)?: ", str(refused.value)), refused.value
 
 

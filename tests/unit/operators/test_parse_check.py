@@ -11,6 +11,7 @@ import pytest
 from airflow.sdk import DAG, literal, task, task_group
 from airflow.sdk.definitions.dag import dag as make_dag
 
+from airflow_provider_raybatch.arguments import grouped
 from airflow_provider_raybatch.contract.arguments.vllm_names import VERSIONS
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
@@ -32,7 +33,7 @@ def decide() -> dict[str, Any]:
 
 def parsed(**arguments: Any) -> RayBatchInferenceOperator:
     with DAG("d", schedule=None):
-        return RayBatchInferenceOperator(**{**GOOD, **arguments})
+        return RayBatchInferenceOperator(**{**GOOD, **grouped(arguments)})
 
 
 def test_a_mistake_is_found_while_the_dag_is_parsed(assert_sentences: AssertSentences) -> None:
@@ -128,7 +129,7 @@ def test_jinja_delimiters_of_the_dag_make_any_text_a_template() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["deferrable", "poll_interval", "timeout", "cancel_on_kill", "cancel_on_timeout", "on_stale_state",
+    ["deferrable", "poll_interval", "timeout", "cancel_on_kill", "on_stale_state",
      "deadline", "ray_conn_id", "replicas", "prompt", "sampling"],
 )  # fmt: skip
 def test_any_argument_takes_what_is_resolved_later(name: str) -> None:
@@ -148,7 +149,7 @@ def test_any_argument_takes_what_is_resolved_later(name: str) -> None:
     assert dag.task_ids == ["group.t"]
 
 
-@pytest.mark.parametrize("name", ["chat_template", "prompt"])
+@pytest.mark.parametrize("name", ["advanced", "prompt"])
 def test_an_argument_that_is_not_rendered_takes_no_xcom(name: str) -> None:
     """The object's address would stand in the sentence, or in the serialised DAG."""
 
@@ -182,7 +183,7 @@ def test_an_argument_that_is_not_rendered_takes_no_xcom(name: str) -> None:
 @pytest.mark.parametrize("arguments", [{}, {"prompt": "Say it", "reuse_max_age": 60}, {"system_prompt": "s"}])
 def test_what_a_decorated_function_may_return_is_unknown(arguments: dict[str, Any]) -> None:
     with DAG("d", schedule=None):
-        assert ray_batch_task(decide, **arguments)().operator.task_id == "decide"
+        assert ray_batch_task(decide, **grouped(arguments))().operator.task_id == "decide"
 
 
 def test_a_mistake_in_the_decorator_is_found_while_parsed() -> None:

@@ -20,7 +20,8 @@ def test_native_objects_leave_texts_as_they_are() -> None:
         operator = RayBatchInferenceOperator(
             task_id="t", source="{{ params.paths }}", prompt=None, model="m", destination="/out",
             messages=[{"role": "user", "content": text} for text in ("{{ params.version }}", "{row.x}")],
-            output_prefix="{{ params.version }}", response_column="{{ params.day }}", limit="{{ params.n }}",
+            output_prefix="{{ params.version }}", output={"response_column": "{{ params.day }}"},
+            limit="{{ params.n }}",
             sampling={"max_tokens": "{{ params.n }}"}, id_column="{{ params.nothing }}",
         )  # fmt: skip
         job = RayJobOperator(task_id="j", entrypoint="{{ params.day }}", deferrable="{{ params.n == 3 }}")
@@ -28,16 +29,16 @@ def test_native_objects_leave_texts_as_they_are() -> None:
     for each in (operator, job):
         each.render_template_fields({"params": params, "dag": dag})  # type: ignore[typeddict-item, arg-type]
     assert operator.messages == [{"role": "user", "content": "3.10"}, {"role": "user", "content": "{row.x}"}]
-    assert (operator.output_prefix, operator.response_column) == ("3.10", "20260101")
+    assert (operator.output_prefix, operator.output) == ("3.10", {"response_column": "20260101"})
     assert (operator.limit, operator.sampling, operator.source) == (3, {"max_tokens": 3}, ["/a", "/b"])
     assert (job.entrypoint, job.deferrable) == ("20260101", True)
-    spec = build_spec(operator._arguments())
+    spec = build_spec(operator.arguments())
     assert (spec.id_column, spec.output_prefix) == (None, "3.10")
 
 
 @pytest.mark.parametrize("nothing", ["{{ '' }}", "{{ none }}"])
 def test_a_template_may_leave_nothing_for_any_of_them(ray: FakeRay, run: Run, nothing: str) -> None:
-    names = ("timeout", "deadline", "deferrable", "cancel_on_kill", "cancel_on_timeout", "on_stale_state",
+    names = ("timeout", "deadline", "deferrable", "cancel_on_kill", "on_stale_state",
              "ray_conn_id", "aws_conn_id", "hf_conn_id", "runtime_env")  # fmt: skip
     operator = batch(**dict.fromkeys(names, nothing))
     operator.render_template_fields({})

@@ -97,14 +97,13 @@ def test_failed_job_is_reported_with_its_reason(ray: FakeRay, run: Run, error: s
         resume(run, error)
 
 
-@pytest.mark.parametrize("cancel", [True, False])
-def test_a_job_that_runs_past_its_deadline_is_stopped(ray: FakeRay, run: Run, cancel: bool) -> None:
+def test_a_job_that_runs_past_its_deadline_is_stopped(ray: FakeRay, run: Run) -> None:
     deferred_job(ray, run)
     with pytest.raises(RayBatchException, match="timeout: the trigger did not end the job") as caught:
-        resume(run, TIMEOUT, cancel_on_timeout=cancel)
+        resume(run, TIMEOUT)
     assert caught.value.failure_class is FailureClass.TIMEOUT
     assert not isinstance(caught.value, AirflowFailException)
-    assert bool(ray.active) is not cancel
+    assert not ray.active
 
 
 def test_a_stop_that_failed_is_made_up_for(ray: FakeRay, run: Run) -> None:

@@ -13,7 +13,7 @@ from airflow.sdk import DAG, literal
 from pydantic import BaseModel
 
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.operators.arguments import build_spec
+from airflow_provider_raybatch.operators.arguments import spec_of_fields
 from airflow_provider_raybatch.steps import Step
 from tests.support.airflow_tasks import Run
 from tests.support.approved import AssertSentences
@@ -47,7 +47,7 @@ def judge(**fields: Any) -> Step:
 
 def spec(*steps: Any, **fields: Any) -> Any:
     given = {"source": "/in", "model": "m", "destination": "/out", "steps": list(steps), **fields}
-    return build_spec(given)
+    return spec_of_fields(given)
 
 
 def refused(*steps: Any, **fields: Any) -> str:
@@ -101,7 +101,7 @@ class TestTemplates:
     def test_a_whole_list_may_be_text(self) -> None:
         """As a template leaves what an XCom holds."""
         steps = [dict(DRAFT), dict(judge(when=[("draft_score", "in", [1, 2])]))]
-        assert build_spec({
+        assert spec_of_fields({
             "source": "/in",
             "model": "m",
             "destination": "/out",

@@ -11,6 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, task
 from airflow.triggers.testing import FailureTrigger
 
+from airflow_provider_raybatch.arguments import Advanced, Images, Limits, Output
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.steps import Step
@@ -161,7 +162,9 @@ with dag_of("bad_trigger"):
     BadTrigger(task_id="infer", **arguments(deferrable=True))
 
 with dag_of("orphan"):
-    RayBatchInferenceOperator(task_id="infer", retries=0, orphan_timeout=10, **arguments(deferrable=False))
+    RayBatchInferenceOperator(
+        task_id="infer", retries=0, limits=Limits(orphan_timeout=10), **arguments(deferrable=False)
+    )
 
 with dag_of("later_deadline"):
     RayBatchInferenceOperator(
@@ -179,9 +182,7 @@ with dag_of("labelled"):
     RayBatchInferenceOperator(
         task_id="infer",
         retries=0,
-        response_column="inferred_industry",
-        postprocess="labels:parse",
-        rows_per_part=10,
+        output=Output(response_column="inferred_industry", postprocess="labels:parse", rows_per_part=10),
         max_errors=1,
         **arguments(deferrable=True),
     )
@@ -193,8 +194,8 @@ with dag_of("chat"):
         poll_interval=2,
         source="{{ params.source }}",
         destination="{{ params.destination }}",
-        messages_column="messages",
-        sampling_column="sampling",
+        messages="messages",
+        advanced=Advanced(sampling_column="sampling"),
         model="{{ params.model }}",
         runtime_env="{{ params.runtime_env }}",
         engine_args={
@@ -202,7 +203,7 @@ with dag_of("chat"):
             # Without it, this small model may write white space up to its token limit.
             "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
         },
-        preserve_order=True,
+        output=Output(preserve_order=True),
         max_error_fraction=0.5,
     )
 
@@ -213,10 +214,9 @@ with dag_of("pictures_in_steps"):
             Step("say", prompt="{{ params.prompt }}", images="picture"),
             Step("check", prompt="check {row.say_response}"),
         ],
-        image_roots="{{ params.image_roots }}",
+        images=Images(image_roots="{{ params.image_roots }}"),
         replicas=2,
-        num_cpus=0.5,
-        flush_interval=0.5,
+        advanced={"num_cpus": 0.5, "flush_interval": 0.5},
         **{name: value for name, value in arguments(deferrable=True).items() if name != "prompt"},
     )
 
@@ -228,8 +228,7 @@ with dag_of("in_steps"):
             Step("judge", prompt="judge {row.draft_response} of {row.number}", each="draft"),
         ],
         replicas=2,
-        num_cpus=0.5,
-        flush_interval=0.5,
+        advanced={"num_cpus": 0.5, "flush_interval": 0.5},
         **{name: value for name, value in arguments(deferrable=True).items() if name != "prompt"},
     )
 

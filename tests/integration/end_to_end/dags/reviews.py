@@ -51,11 +51,11 @@ with DAG(
         task_id="summarize",
         deferrable=True,
         destination="s3://lake/summaries",
-        on_destination_owned="take_over",
+        output={"on_destination_owned": "take_over"},
         replicas=1,
         prompt="Sum up for {row.product}: {row.text}",
         max_error_fraction=0.2,
-        gpu_hour_price={"L4": 0.72},
+        limits={"gpu_hour_price": {"L4": 0.72}},
         **PLACES,
         **ECHO,
     )

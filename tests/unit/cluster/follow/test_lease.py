@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_raybatch.cluster.follow import control as followers
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.control import control as driver
@@ -21,7 +21,7 @@ PROGRESS = driver.Progress(done=0, total=1)
 async def test_a_lease_lasts_as_long_as_it_is_followed(ray, client, monkeypatch, orphan_timeout):
     clock = Clock()
     monkeypatch.setattr(followers.time, "monotonic", clock)
-    job = driver.Control(Limits(orphan_timeout=orphan_timeout), lambda event: None, clock)
+    job = driver.Control(LimitArguments(orphan_timeout=orphan_timeout), lambda event: None, clock)
     lease = Lease(LeaseTerms(KEY, attempt=1, orphan_timeout=orphan_timeout))
 
     def pass_time(seconds):
@@ -68,7 +68,9 @@ async def test_a_follower_that_outlives_a_kill_keeps_its_job(ray, client, monkey
 
 
 async def test_the_next_attempt_lengthens_a_shortened_lease(ray, client):
-    driver_side = driver.Control(Limits(orphan_timeout=6 * 3600.0), lambda event: None, clock := Clock())
+    driver_side = driver.Control(
+        LimitArguments(orphan_timeout=6 * 3600.0), lambda event: None, clock := Clock()
+    )
     await Lease(LeaseTerms(KEY, attempt=1, orphan_timeout=6 * 3600.0)).shorten(client)
     driver_side.obey(latest(ray))
     await Lease(LeaseTerms(KEY, attempt=2, orphan_timeout=6 * 3600.0)).renew(client)

@@ -44,6 +44,6 @@ def test_prompt_and_system_prompt_know_their_columns() -> None:
     )
     assert list(chat.column_arguments()) == ["b", "a"]
     of_column = PromptArguments(messages_column="m", system_prompt="{row.m}{row.x}")
-    assert of_column.column_arguments() == {"m": "messages_column", "x": "system_prompt"}
+    assert of_column.column_arguments() == {"m": "messages", "x": "system_prompt"}
     of_function = PromptArguments(prompt_function="m:f", system_prompt="{row.x}")
     assert of_function.column_arguments() == {"x": "system_prompt"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.control import FollowerCommand
 from airflow_provider_raybatch.contract.events import Failed, Progress, read_line
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
@@ -31,7 +31,7 @@ class Clock:
 
 
 def control(clock: Clock | None = None, **limits: Any) -> Control:
-    return Control(Limits(**limits), lambda event: None, clock or Clock())
+    return Control(LimitArguments(**limits), lambda event: None, clock or Clock())
 
 
 def goes_on(it: Control) -> bool:
@@ -125,12 +125,13 @@ def test_late_driver_ends_after_the_last_step_of_a_commit() -> None:
     """It runs in a process of its own, because it ends."""
     code = """
 import time
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.control import control
 control._LOOK = 0.05
-it = control.Control(Limits(deadline=time.time() - 1000), lambda event: print(event.text(), flush=True))
+limits = LimitArguments(deadline=time.time() - 1000)
+it = control.Control(limits, lambda event: print(event.text(), flush=True))
 try:
     it.check(Progress(done=1300, total=5000, kept=1200))
 except RaybatchError:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.survey import Source
@@ -30,7 +30,7 @@ def sampled(path: Path, fraction: float = 0.5, **fields: Any) -> tuple[list[Requ
     whole = spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields})
     source = look_at_source(whole, None)
     notices: list[Notice] = []
-    tolerance = Tolerance(Limits(max_error_fraction=fraction), source.rows)
+    tolerance = Tolerance(LimitArguments(max_error_fraction=fraction), source.rows)
     found = check_rows(whole, lambda: sample(whole, source, None), tolerance, notices.append)
     return found.requests, notices
 

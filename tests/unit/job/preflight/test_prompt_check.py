@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.engine.base import overlong
@@ -30,9 +30,11 @@ def sample(*texts: str | None) -> SampledRows:
     return SampledRows(requests, failures, len(texts))
 
 
-def told(rows: SampledRows, checked: ModelCheck, limits: Limits | None = None, **fields: Any) -> list[str]:
+def told(
+    rows: SampledRows, checked: ModelCheck, limits: LimitArguments | None = None, **fields: Any
+) -> list[str]:
     notices: list[Notice] = []
-    tolerance = Tolerance(limits or Limits(max_error_fraction=0.5), rows.rows)
+    tolerance = Tolerance(limits or LimitArguments(max_error_fraction=0.5), rows.rows)
     refusal = check_prompts(spec(**fields), rows, checked, tolerance, notices.append)
     if refusal is not None:
         refusal.unless(np.zeros(rows.rows, np.bool_))
@@ -43,7 +45,7 @@ def test_more_prompts_without_room_than_may_fail_end_the_job() -> None:
     rows = sample("a", None, "long", "long", *["b"] * 296)
     checked = ModelCheck(failures=((1, overlong(5000, 4096)), (2, overlong(6000, 4096))))
     with pytest.raises(RaybatchError) as caught:
-        told(rows, checked, Limits(max_error_fraction=0.005))
+        told(rows, checked, LimitArguments(max_error_fraction=0.005))
     assert caught.value.failure_class is FailureClass.TOO_MANY_ERRORS
     assert str(caught.value) == (
         "max_error_fraction: 3 of the first 300 rows fail already, more than the 1 of 300 rows that "
@@ -56,7 +58,7 @@ def test_more_prompts_without_room_than_may_fail_end_the_job() -> None:
 
 def test_prompts_that_may_fail_are_a_warning() -> None:
     rows = sample("a", None, "long")
-    (text,) = told(rows, ModelCheck(failures=((1, overlong(5000, 4096)),)), Limits(max_errors=2))
+    (text,) = told(rows, ModelCheck(failures=((1, overlong(5000, 4096)),)), LimitArguments(max_errors=2))
     assert text.startswith(
         "1 of the first 3 rows will be dead letters: 1 in step 'tokenize' (row 2: the prompt"
     )
@@ -91,13 +93,13 @@ def test_special_tokens_in_text_may_be_dead_letters() -> None:
     (text,) = told(rows, checked, special_tokens_in_text="error")
     assert text.startswith("1 of the first 3 rows will be dead letters: 1 in step 'tokenize' (row 1: ")
     with pytest.raises(RaybatchError, match="mend them or raise max_error_fraction"):
-        told(rows, checked, Limits(), special_tokens_in_text="error")
+        told(rows, checked, LimitArguments(), special_tokens_in_text="error")
 
 
 def test_prompts_that_are_cut_are_counted_and_no_failures() -> None:
     checked = ModelCheck(truncated=2, context=4096, longest=6000)
-    assert told(sample("a", "b", "c"), checked, Limits(), on_overlong="truncate") == [
+    assert told(sample("a", "b", "c"), checked, LimitArguments(), on_overlong="truncate") == [
         "2 of the first 3 prompts exceed the context of 4,096 tokens (the longest has 6,000); the longest "
         "values of their rows are cut."
     ]
-    assert told(sample("a"), ModelCheck(), Limits()) == []
+    assert told(sample("a"), ModelCheck(), LimitArguments()) == []

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.row import Response, RowFailure
-from airflow_provider_raybatch.job.tasks.pooling import Classify
+from airflow_provider_raybatch.job.tasks.pooling import ClassifyTask
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
@@ -100,7 +100,7 @@ def test_numbers_that_mean_nothing_fail_their_row(numbers: Any, reason: str) -> 
 
 def test_a_label_of_another_model_has_no_column() -> None:
     """Where an output has labels that the first one lacks, and the reverse."""
-    task = Classify(spec(model_task="classify", prompt="{row.text}"))
+    task = ClassifyTask(spec(model_task="classify", prompt="{row.text}"))
     one, other = (
         Response(input_tokens=3, pooled=np.array([0.25, 0.75], np.float32), labels=labels)
         for labels in (("a", "b"), ("b", "c"))

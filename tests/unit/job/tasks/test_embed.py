@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.request.render import render_all
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task
-from airflow_provider_raybatch.job.tasks.pooling import Embed
+from airflow_provider_raybatch.job.tasks.pooling import EmbedTask
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
@@ -138,7 +138,7 @@ def test_a_vector_that_is_none_fails_its_row(numbers: Any, fields: dict[str, Any
 
 
 def test_an_unknown_size_is_a_list_of_any_size() -> None:
-    task = Embed(spec(model_task="embed", prompt="{row.text}"))
+    task = EmbedTask(spec(model_task="embed", prompt="{row.text}"))
     assert str(task.published_type.field("embedding").type) == "list<item: float>"
     assert task.measured(iter(())) is task
 
