@@ -148,7 +148,7 @@ class Tools(ArgumentGroup):
 
 
 class Output(ArgumentGroup):
-    """How the dataset is written, as `output`.
+    """How the dataset is written, as `output_options`.
 
     :param destination_format: ``parquet`` (default), ``jsonl``, or ``openai_batch`` for OpenAI's output and
         error files, if `format` is ``openai_batch``, too.
@@ -286,7 +286,7 @@ GROUPS: dict[str, tuple[type[ArgumentGroup], ...]] = {
     "model_task": (Embed, Classify, Score),
     "adapter": (Adapters,),
     "tools": (Tools,),
-    "output": (Output,),
+    "output_options": (Output,),
     "reuse": (Reuse,),
     "limits": (Limits,),
     "advanced": (Advanced,),
@@ -342,38 +342,28 @@ def fields_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
                 f"{argument}: {shown(value)} is no dictionary; give {GROUPS[argument][0].__name__}(...)."
             )
     messages = from_text(fields.get("messages"))
-    if isinstance(messages, str) and messages and "messages_column" not in fields:
+    if isinstance(messages, str) and messages and not messages.lstrip().startswith("["):
         fields["messages_column"] = fields.pop("messages")
     return {name: value for name, value in fields.items() if not (name in GROUPS and name not in _ALONE)}
 
 
 def _check_group(argument: str, given: Mapping[str, Any]) -> None:
+    from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
     known = FIELDS_OF[argument]
     for name in given:
-        if name not in known:
-            close = nearest(str(name), known)
-            hint = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}."
-            raise SpecError(f"{argument}: {shown(name)} is none of its names; {hint}")
+        if name in known:
+            continue
+        close = nearest(str(name), known)
+        hint = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}."
+        if name in BatchInferenceSpec.model_fields:
+            hint = f"write it as {home_of(name) or f'{name}=... of the task itself'}."
+        raise SpecError(f"{argument}: {shown(name)} is none of its names; {hint}")
 
 
 def argument_of(field: str) -> str:
     """The argument of the operator that gives a field of the job's spec."""
     return "messages" if field == "messages_column" else _ARGUMENT_OF.get(field, field)
-
-
-def grouped(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the operator that give `fields` of the job's spec: the other way of :func:`fields_of`."""
-    arguments: dict[str, Any] = {}
-    for name, value in fields.items():
-        argument = argument_of(name)
-        if argument in GROUPS:
-            arguments.setdefault(argument, {})[name] = value
-        else:
-            arguments[argument] = value
-    for argument in _ALONE:
-        if list(arguments.get(argument, ())) == [argument]:
-            arguments[argument] = arguments[argument][argument]
-    return arguments
 
 
 def over_default(default_args: Mapping[str, Any] | None, argument: str, value: Any) -> Any:

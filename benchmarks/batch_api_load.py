@@ -79,7 +79,7 @@ with DAG("{OTHER_DAG}", schedule=None, params={{"source": "", "destination": ""}
         source="{{{{ params.source }}}}",
         destination="{{{{ params.destination }}}}",
         format="openai_batch",
-        output={{"destination_format": "openai_batch", "report_samples": 0}},
+        output_options={{"destination_format": "openai_batch", "report_samples": 0}},
         **{{**{MODEL!r}, "advanced": {{"num_cpus": {CPUS}, "served_model_name": "echo"}}}},
     )
 """

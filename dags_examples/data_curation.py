@@ -125,7 +125,7 @@ def data_curation() -> None:
             model_task="embed",
             on_overlong="truncate",
             output_prefix="embed_",
-            output=Output(response_column="embedding"),
+            output_options=Output(response_column="embedding"),
             destination=f"{OF_TONIGHT}/embedded",
             **ON_THE_CLUSTER,
         ).output

@@ -32,7 +32,6 @@ from typing import Any
 
 from airflow.sdk import Asset, Param, dag, task
 
-from airflow_provider_raybatch.arguments import Advanced
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.steps import Step
 from airflow_provider_raybatch.workflows.prompts import Rubric, repair_messages
@@ -97,7 +96,7 @@ STEPS = [
         prompt=PROMPT,
         sampling={"temperature": 0.7, "max_tokens": DRAFT_TOKENS},
         response_format=SCHEMA,
-        advanced=Advanced(on_truncated="error"),
+        on_truncated="error",
         on_rejected="continue",
     ),
     Step(

@@ -103,7 +103,7 @@ def questions_on_one_cluster() -> None:
         model=EMBEDDER,
         model_task="embed",
         output_prefix="embed_",
-        output=Output(response_column="embedding"),
+        output_options=Output(response_column="embedding"),
         destination=f"{OF_THIS_RUN}/embedded/",
         **ON_THE_CLUSTER,
     )

@@ -48,6 +48,7 @@ from airflow_provider_raybatch.contract.arguments.steps import StepArguments  # 
 from airflow_provider_raybatch.contract.base import ContractModel  # noqa: E402
 from airflow_provider_raybatch.contract.manifest import BatchManifest, RunResult  # noqa: E402
 from airflow_provider_raybatch.contract.report import Report  # noqa: E402
+from airflow_provider_raybatch.contract.together import RULES  # noqa: E402
 
 CLASSES = {
     "RayOperator": "operators.base",
@@ -101,13 +102,14 @@ def _region(name: str) -> str:
     """The content of a region.
 
     :param name: ``arguments CLASS``, ``arguments CLASS / GROUP``, ``fields of the spec``, ``fields of
-        results``, ``failure classes`` or ``verbs``.
+        results``, ``failure classes``, ``rules`` or ``verbs``.
     """
     kind, _, rest = name.partition(" ")
     tables: dict[str, Callable[[str], str]] = {
         "arguments": _arguments,
         "fields": lambda of: _spec_fields() if of == "of the spec" else _result_fields(),
         "failure": lambda _: _failure_classes(),
+        "rules": lambda _: _rules(),
         "verbs": lambda _: "\n".join([*(line for verb in VERBS for line in _verb(verb)), *_task_options()]),
     }
     return tables[kind](rest)
@@ -187,6 +189,24 @@ def _one_type(hint: Any) -> str:
     if inspect.isclass(hint) and issubclass(hint, ArgumentGroup):
         return f"`{hint.__name__}`"
     return _PLAIN_TYPES.get(typing.get_origin(hint) or hint, "any")
+
+
+# What does not go together.
+
+
+def _rules() -> str:
+    rows = ["| argument | has no effect | because | remedy |", "| --- | --- | --- | --- |"]
+    named: dict[tuple[str, str, str], dict[str, None]] = {}
+    for rule in RULES:
+        name = "messages" if rule.argument == "messages_column" else rule.argument
+        beside = f"{'without' if rule.needs else 'with'} {rule.other.name}".replace("'", "`")
+        named.setdefault((beside, rule.why, rule.remedy), {})[f"`{name}`"] = None
+    joined: dict[tuple[str, str, str], list[str]] = {}
+    for (beside, why, remedy), names in named.items():
+        joined.setdefault((", ".join(names), why, remedy), []).append(beside)
+    for (shown, why, remedy), others in joined.items():
+        rows.append(f"| {shown} | {', '.join(others)} | {_cell(why)} | {_cell(remedy)} |")
+    return "\n".join(rows) + "\n"
 
 
 # Failure classes.

@@ -15,13 +15,11 @@ from airflow_provider_raybatch.contract.arguments.response_schema import (
     properties_of,
 )
 from airflow_provider_raybatch.contract.arguments.sampling import (
-    LOGPROBS,
-    are_asked,
     check_logprobs,
     kept_logprobs,
 )
 from airflow_provider_raybatch.contract.arguments.steps import AskedStep
-from airflow_provider_raybatch.contract.base import sentence, shown
+from airflow_provider_raybatch.contract.base import sentence
 from airflow_provider_raybatch.contract.fan_out import FanOut, check_fan_out
 from airflow_provider_raybatch.contract.identity import Identity
 from airflow_provider_raybatch.contract.location import check_absolute, check_model_folder, plain, reads_into
@@ -59,28 +57,6 @@ class BatchInferenceSpec(Identity):
 
     schema_version: Literal[2] = 2
     submission: Submission | None = None
-
-    @model_validator(mode="after")
-    def _ray_data_llm_takes_all(self) -> BatchInferenceSpec:
-        if self.engine != "ray_data_llm":
-            return self
-        not_taken = {
-            "steps": [step.name for step in self.steps or ()],
-            "model_task": self.model_task if self.pools else None,
-            "tools": self.tools,
-            "adapter": self.adapter,
-            "adapters": self.adapters,
-            "sampling": [name for name in LOGPROBS if are_asked(self.sampling, name)],
-            "keep_warm": self.keep_warm,
-            "on_overlong": None if self.on_overlong == "error" else self.on_overlong,
-        }
-        for field, value in not_taken.items():
-            if value not in (None, [], {}):
-                raise ValueError(
-                    f"{field}: engine 'ray_data_llm' does not take {shown(value)}; use engine 'vllm', or "
-                    "leave it out"
-                )
-        return self
 
     @model_validator(mode="after")
     def _requests_depend_on_rows(self) -> BatchInferenceSpec:
@@ -217,12 +193,6 @@ class BatchInferenceSpec(Identity):
         return self
 
     @model_validator(mode="after")
-    def _rankings_have_documents(self) -> BatchInferenceSpec:
-        if self.top_n is not None and self.document is not None:
-            raise ValueError("top_n: document is one a row; remove it, or give a list with documents_column")
-        return self
-
-    @model_validator(mode="after")
     def _prompts_are_tokenised_here(self) -> BatchInferenceSpec:
         if self.engine != "ray_data_llm":
             return self
@@ -238,11 +208,6 @@ class BatchInferenceSpec(Identity):
     def _steps_have_their_engine(self) -> BatchInferenceSpec:
         if not self.steps:
             return self
-        if self.pools:
-            raise ValueError(
-                f"steps: model_task {self.model_task!r} generates no text, and an engine either generates or "
-                "pools; use a task of its own for it"
-            )
         asked = list(zip(self.steps, self.step_specs(), strict=True))
         check_fan_out([
             FanOut(one.question, one.asks_several, one.sampling, one.response_schema) for _, one in asked

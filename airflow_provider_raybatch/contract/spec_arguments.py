@@ -27,6 +27,7 @@ from airflow_provider_raybatch.contract.arguments.task import ChunkArguments, Ta
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
 from airflow_provider_raybatch.contract.base import refuse_boolean
 from airflow_provider_raybatch.contract.step_specs import adapters_of
+from airflow_provider_raybatch.contract.together import ArgumentsTogether
 
 VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
 
@@ -51,6 +52,7 @@ class SpecArguments(
     StepsArguments,
     PromptArguments,
     InputArguments,
+    ArgumentsTogether,
 ):
     """The arguments of a batch inference, each as its own group checks it."""
 

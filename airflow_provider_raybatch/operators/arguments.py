@@ -117,6 +117,7 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
 
 def spec_of_fields(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     """The spec for some or all of :data:`FIELDS`; raises as :func:`build_spec`."""
+    check_names(arguments, FIELDS)
     given = {name: listed(value) for name, value in arguments.items() if not is_absent(value)}
     if isinstance(given.get("chat_template"), _LITERAL):  # Airflow does not render it
         given["chat_template"] = given["chat_template"].value

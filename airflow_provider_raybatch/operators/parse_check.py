@@ -19,6 +19,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, SOURCE_SCHEMES, check_location
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
+from airflow_provider_raybatch.contract.together import RULES
 from airflow_provider_raybatch.operators.arguments import spec_of_fields
 
 _STAND_INS = {
@@ -33,21 +34,21 @@ _COLUMN = "not_known_while_parsing"
 _OF_ROWS = ("system_prompt", "images", "sampling_column", "adapter_column", *PROMPTS)
 """Arguments by which a request may depend on its row."""
 _NOT_WITH_TOOLS = ("model_task", "response_format", "sampling", *PROMPTS)
-_TOGETHER = {
-    **dict.fromkeys((name for rules in MODEL_TASKS.values() for name in rules.without), ("model_task",)),
-    **dict.fromkeys(("destination_format", "served_model_name"), ("format",)),
+_ALSO = {
     "on_overlong": ("model_task",),  # lines of text to embed have it
-    "processor": ("engine",),
     "model": ("processor",),
-    "sampling": ("engine", "processor", "model_task"),
+    "sampling": ("engine", "processor"),
     "tools": ("engine", "engine_args", "tool_choice", "tool_call_parser", *_NOT_WITH_TOOLS),
     "tool_choice": ("tools", "engine", "engine_args", "tool_call_parser", *_NOT_WITH_TOOLS),
     "tool_call_parser": ("tools", "steps", "engine", "engine_args", "tool_choice", *_NOT_WITH_TOOLS),
-    "top_n": ("model_task", *PAIRS),
-    "keep_images": ("model_task", "images", "steps"),
-    "adapter": ("engine", "adapters", "adapter_column", "model_task"),
-    "adapters": ("engine", "adapter", "adapter_column", "model_task"),
-    "adapter_column": ("engine", "adapter", "adapters", "model_task"),
+    "top_n": PAIRS,
+    "keep_images": ("images", "steps"),
+    "adapter_column": ("adapter",),
+}
+_UNDECIDED = [rule for rule in RULES if rule.needs or rule.other.field == "model_task"]
+_TOGETHER = {
+    name: {*_ALSO.get(name, ()), *(rule.other.field for rule in _UNDECIDED if rule.argument == name)}
+    for name in {*_ALSO, *(rule.argument for rule in _UNDECIDED)}
 }
 """Arguments that can't be judged while one of the others is unknown."""
 _BY_ITEM = ("sampling", "engine_args", "pooling")
@@ -75,7 +76,11 @@ def known_fields(
         later |= {field for field, value in given[name].items() if changes(value)}
         if isinstance(given[name].get("chat_template"), str):
             later.discard("chat_template")  # the model's Jinja
-    known = {name: value for name, value in given.items() if name not in whole or name not in GROUPS}
+    known = {
+        name: value
+        for name, value in given.items()
+        if not (name in whole and name in GROUPS) or (isinstance(value, str) and name in FIELDS_OF[name])
+    }
     return fields_of(known), later
 
 

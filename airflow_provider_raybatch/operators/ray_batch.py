@@ -142,7 +142,7 @@ class RayBatchInferenceOperator(RayOperator):
 
     :param destination: a folder, local or ``s3://``.
     :param output_prefix: begins the names of the output columns; default none.
-    :param output: :class:`~airflow_provider_raybatch.arguments.Output`: format, order, files and samples.
+    :param output_options: :class:`~airflow_provider_raybatch.arguments.Output`: format, order and files.
     :param reuse: a folder, local or ``s3://``, that keeps responses by request: what any run with the same
         folder has paid for is not asked again. Default none. Or
         :class:`~airflow_provider_raybatch.arguments.Reuse`, also for what a clear asks again.
@@ -210,7 +210,7 @@ class RayBatchInferenceOperator(RayOperator):
         accelerator_type: str | None = None,
         keep_warm: timedelta | float | str | None = None,
         output_prefix: str | None = None,
-        output: Output | Mapping[str, Any] | None = None,
+        output_options: Output | Mapping[str, Any] | None = None,
         reuse: Reuse | Mapping[str, Any] | str | PathLike[str] | None = None,
         max_error_fraction: float | str | None = None,
         max_errors: int | str | None = None,
@@ -256,7 +256,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.accelerator_type = accelerator_type
         self.keep_warm = keep_warm
         self.output_prefix = output_prefix
-        self.output = own("output", output)
+        self.output_options = own("output_options", output_options)
         self.reuse = own("reuse", reuse)
         self.max_error_fraction = max_error_fraction
         self.max_errors = max_errors
@@ -317,7 +317,7 @@ class RayBatchInferenceOperator(RayOperator):
             "keep_warm": self.keep_warm,
             "destination": self.destination,
             "output_prefix": self.output_prefix,
-            "output": self.output,
+            "output_options": self.output_options,
             "reuse": self.reuse,
             "max_error_fraction": self.max_error_fraction,
             "max_errors": self.max_errors,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, ObjectStoragePath, literal
 
+from airflow_provider_raybatch.arguments import GROUPS
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 from airflow_provider_raybatch.places.choosing import is_cluster
@@ -57,11 +58,10 @@ class LiteralTextOperator(BaseOperator):
     ) -> None:
         fields = list(template_fields)
         if self._should_render_native(self.get_dag()):
-            # Messages of a chat and of steps are texts, too, unless one template makes the whole list.
-            lists = {
-                name for name in ("messages", "steps") if isinstance(getattr(self, name, None), (list, tuple))
-            }
-            of_text = getattr(parent, "text_fields", frozenset()) | (lists if parent is self else set())
+            # Messages, steps and what objects hold are texts, too, unless one template makes the whole of it.
+            kinds = {"messages": (list, tuple), "steps": (list, tuple), **dict.fromkeys(GROUPS, (Mapping,))}
+            inside = {name for name, kind in kinds.items() if isinstance(getattr(self, name, None), kind)}
+            of_text = getattr(parent, "text_fields", frozenset()) | (inside if parent is self else set())
             texts = [name for name in fields if name in of_text]
             fields = [name for name in fields if name not in texts]
             native, self.render_template_as_native_obj = self.render_template_as_native_obj, False

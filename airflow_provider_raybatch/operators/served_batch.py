@@ -133,7 +133,7 @@ class ServedBatchOperator(RayBatchInferenceOperator):
     ) -> None:
         self._batch: RunningBatch | None = None
         output = {
-            **(kwargs.pop("output", None) or {}),
+            **(kwargs.pop("output_options", None) or {}),
             "destination_format": OPENAI_BATCH,
             "report_samples": 0,
         }
@@ -141,8 +141,8 @@ class ServedBatchOperator(RayBatchInferenceOperator):
         super().__init__(
             source=SET_DURING_EXECUTION,  # type: ignore[arg-type]
             destination=SET_DURING_EXECUTION,  # type: ignore[arg-type]
-            format=OPENAI_BATCH,
-            output=output,
+            format="openai_batch",
+            output_options=output,
             advanced=advanced,
             **kwargs,
         )

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_provider_raybatch.arguments import grouped
 from airflow_provider_raybatch.contract.events import Failed
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from tests.support.airflow_tasks import Run
 from tests.support.fake_ray import FakeRay, Script
+from tests.support.grouping import grouped
 
 
 def batch(**arguments: Any) -> RayBatchInferenceOperator:

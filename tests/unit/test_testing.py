@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Param, task
 
-from airflow_provider_raybatch.arguments import grouped
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.steps import Step
 from airflow_provider_raybatch.testing import check_dag
+from tests.support.grouping import grouped
 
 GOOD: dict[str, Any] = {
     "task_id": "label", "source": "/in/{{ ds }}", "prompt": "Say {row.x}", "model": "m",

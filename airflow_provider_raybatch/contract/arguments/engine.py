@@ -39,15 +39,6 @@ class EngineArguments(ContractModel):
     processor: dict[str, Any] = Field(default_factory=dict)
     max_restarts: int = Field(default=3, ge=0)
 
-    @model_validator(mode="after")
-    def _processor_only_for_ray(self) -> EngineArguments:
-        if self.processor and self.engine != "ray_data_llm":
-            raise ValueError(
-                f"processor: only engine 'ray_data_llm' takes it, not {self.engine!r}; put vLLM's arguments "
-                "into engine_args"
-            )
-        return self
-
     @field_validator("replicas", mode="before")
     @classmethod
     def _number_or_range(cls, value: Any) -> Any:
@@ -108,11 +99,6 @@ class EngineArguments(ContractModel):
         if self.num_gpus is None:
             return self
         share = f"num_gpus: {self.num_gpus:g}"
-        if self.engine == "ray_data_llm":
-            raise ValueError(
-                f"{share} is not for engine 'ray_data_llm', whose stages reserve GPUs themselves; use engine "
-                "'vllm', or leave num_gpus out"
-            )
         if self.gpus_per_replica > 1:
             raise ValueError(
                 f"{share} is for engines on one GPU, and the parallel sizes in engine_args make it "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.location import check_location, check_model_folder
@@ -73,25 +73,6 @@ class ModelArguments(ContractModel):
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return adapters
-
-    @model_validator(mode="after")
-    def _rows_choose_listed_adapters(self) -> ModelArguments:
-        if self.adapter is not None and (self.adapters or self.adapter_column):
-            other = "adapters" if self.adapters else "adapter_column"
-            raise ValueError(
-                f"adapter: it is for all rows, and {other} for rows that choose; keep one of both"
-            )
-        if self.adapters and self.adapter_column is None:
-            raise ValueError(
-                "adapters: no row chooses one of them; name the column with their names in adapter_column, "
-                "or give one for all rows as adapter"
-            )
-        if self.adapter_column is not None and not self.adapters:
-            raise ValueError(
-                "adapter_column: rows choose among the adapters that the job lists, and it lists none; give "
-                "adapters={'name': location}"
-            )
-        return self
 
     @property
     def adapter_locations(self) -> dict[str, str]:

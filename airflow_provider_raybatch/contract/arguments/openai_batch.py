@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
 from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.location import FolderLocation
 
@@ -20,21 +19,6 @@ LINE_COLUMNS = (CUSTOM_ID, "method", "url", "body")
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 ENDPOINTS = {"generate": (CHAT, COMPLETIONS), "embed": (EMBEDDINGS,)}
 """What lines may ask, by `model_task`."""
-
-_OF_LINES = {
-    **dict.fromkeys(PROMPTS, "the body of each line is what is asked"),
-    "system_prompt": "the messages of each line are what is asked",
-    "steps": "the body of each line is the one request",
-    "sampling_column": "the body of each line has its parameters",
-    "response_format": "the body of each line has its own",
-    "adapter_column": "a line has the name of the model, and no adapter",
-    "images": "the messages of each line have their images, as 'data:' URIs",
-    **dict.fromkeys(("image_roots", "image_hosts"), "a line has its images in it, and no references"),
-    "chunk_tokens": "a line gets one vector",
-    "on_blank": "the body of each line is what is asked",
-    "on_overlong": "a line that is too long gets an error line",
-}
-"""Arguments that a source of batch lines does not take, each with why."""
 
 
 class OpenAiBatchArguments(ContractModel):
@@ -51,50 +35,6 @@ class OpenAiBatchArguments(ContractModel):
         if isinstance(data, Mapping) and data.get("format") == OPENAI_BATCH and data.get("id_column") is None:
             return {**data, "id_column": CUSTOM_ID}
         return data
-
-    @model_validator(mode="after")
-    def _lines_decide(self) -> OpenAiBatchArguments:
-        given: Any = self
-        if not self.asks_by_lines:
-            if self.served_model_name is not None:
-                raise ValueError(
-                    "served_model_name: it is the name of the model in lines of an OpenAI batch file; set "
-                    "format='openai_batch', or remove it"
-                )
-            if self.answers_lines:
-                raise ValueError(
-                    "destination_format: 'openai_batch' answers lines of an OpenAI batch file; set "
-                    "format='openai_batch', or choose 'parquet' or 'jsonl'"
-                )
-            return self
-        fields = type(self).model_fields
-        for name, why in _OF_LINES.items():
-            default = fields[name].get_default(call_default_factory=True)
-            if getattr(given, name) != default and not (name == "on_overlong" and given.pools):
-                raise ValueError(f"{name}: it has no effect with format 'openai_batch': {why}; remove it")
-        self._check_others(given)
-        return self
-
-    def _check_others(self, given: Any) -> None:
-        if given.id_column != CUSTOM_ID:
-            raise ValueError(
-                f"id_column: lines of an OpenAI batch file are named by {CUSTOM_ID!r}; leave id_column out"
-            )
-        if given.model_task not in ENDPOINTS:
-            raise ValueError(
-                f"model_task: no endpoint of OpenAI's batches does {given.model_task!r}; it must be "
-                f"{' or '.join(map(repr, ENDPOINTS))}"
-            )
-        if given.engine == "ray_data_llm":
-            raise ValueError(
-                "format: engine 'ray_data_llm' gives all rows the same parameters, and lines of "
-                "'openai_batch' have their own; use engine 'vllm'"
-            )
-        if self.answers_lines and given.postprocess is not None:
-            raise ValueError(
-                "postprocess: it adds columns, which lines of destination_format 'openai_batch' have not; "
-                "remove it, or choose destination_format 'parquet'"
-            )
 
     @property
     def asks_by_lines(self) -> bool:

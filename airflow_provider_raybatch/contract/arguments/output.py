@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.durations import Seconds
@@ -64,14 +64,6 @@ class ReuseArguments(ContractModel):
     reuse_max_age: Seconds | None = Field(default=None, gt=0)
     deduplicate: bool = True
     on_clear: Literal["keep", "regenerate"] = "keep"
-
-    @model_validator(mode="after")
-    def _max_age_of_a_store(self) -> ReuseArguments:
-        if self.reuse_max_age is not None and self.reuse is None:
-            raise ValueError(
-                "reuse_max_age: it has no effect without reuse; name the folder of a response store"
-            )
-        return self
 
 
 class ReportArguments(ContractModel):

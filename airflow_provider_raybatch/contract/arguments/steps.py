@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from airflow_provider_raybatch.contract.arguments.conditions import check_condition, holds
 from airflow_provider_raybatch.contract.arguments.images import ImageColumns
 from airflow_provider_raybatch.contract.arguments.model import AdapterLocation
-from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS, Message
+from airflow_provider_raybatch.contract.arguments.prompt import Message
 from airflow_provider_raybatch.contract.arguments.tools import OfferedTools
 from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.names import is_import_path
@@ -23,20 +23,6 @@ REJECTED_COLUMN = "rejected"
 """Why a response is not what was asked for, where the row goes on all the same."""
 CANDIDATE_COLUMN = "candidate"
 """Which of the completions that a step asks about this one is of."""
-
-_OF_STEPS = {
-    **dict.fromkeys(PROMPTS, "each step has its own prompt"),
-    "system_prompt": "each step has its own",
-    "response_format": "each step has its own",
-    "on_truncated": "each step has its own",
-    "response_column": "the columns of a step begin with its name",
-    "output_prefix": "the columns of a step begin with its name",
-    **dict.fromkeys(("query", "document", "documents_column"), "steps generate text"),
-    **dict.fromkeys(("tools", "tool_choice"), "each step has its own"),
-    "images": "each step names those that it shows",
-    "on_overlong": "steps don't cut prompts",
-}
-"""Arguments that can't be given together with steps, each with why."""
 
 
 class StepArguments(OfferedTools):
@@ -220,13 +206,9 @@ class StepsArguments(ContractModel):
     asked_step: AskedStep | None = None
 
     @model_validator(mode="after")
-    def _steps_replace_the_prompt(self) -> StepsArguments:
+    def _names_differ(self) -> StepsArguments:
         if self.steps is None:
             return self
-        fields, given = type(self).model_fields, self
-        for name, why in _OF_STEPS.items():
-            if getattr(given, name) != fields[name].get_default(call_default_factory=True):
-                raise ValueError(f"{name}: it has no effect together with steps: {why}; remove it")
         names = [step.name.lower() for step in self.steps]
         double = next((name for name in names if names.count(name) > 1), None)
         if double is not None:

@@ -33,13 +33,13 @@ class TaskRules:
 
     :param does: what it does with a row, for messages.
     :param pooling: vLLM's pooling parameters that it takes, each with its type.
-    :param without: arguments that have no effect, each with what to do instead.
+    :param without: arguments that have no effect, each with why, and what to do instead.
     :param compares: whether it takes a query and documents, and not one text or chat.
     """
 
     does: str
     pooling: Mapping[str, type] = field(default_factory=dict)
-    without: Mapping[str, str] = field(default_factory=dict)
+    without: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     compares: bool = False
 
     @property
@@ -48,53 +48,56 @@ class TaskRules:
         return bool(self.pooling)
 
 
-NO_ADAPTERS = dict.fromkeys(
+_Rules = Mapping[str, tuple[str, str]]
+_REMOVE = "remove it"
+_NO_ADAPTERS: _Rules = dict.fromkeys(
     ("adapter", "adapters", "adapter_column"),
-    "which uses no LoRA adapter; merge it into the model (PEFT's merge_and_unload), and give that as model",
+    ("it uses no LoRA adapter", "merge it into the model (PEFT's merge_and_unload), and give that as model"),
 )
-"""Arguments that a task does not take whose engine is asked without adapters."""
-_NO_IMAGES = dict.fromkeys(
-    (*ImageArguments.model_fields, *ImageLimits.model_fields), "which takes no images; remove it"
+_NO_IMAGES: _Rules = dict.fromkeys(
+    (*ImageArguments.model_fields, *ImageLimits.model_fields), ("it takes no images", _REMOVE)
 )
-NO_TEXT = {**dict.fromkeys(_OF_GENERATION, "which generates no text; remove it"), **NO_ADAPTERS, **_NO_IMAGES}
+_NO_TEXT: _Rules = {
+    **dict.fromkeys(_OF_GENERATION, ("it generates no text", _REMOVE)), **_NO_ADAPTERS, **_NO_IMAGES,
+    "steps": ("an engine either generates or pools", "use a task of its own for it"),
+}  # fmt: skip
 """Arguments that no pooling task takes: they are about generated text, adapters, or images."""
-NO_CHAT = dict.fromkeys(
-    _OF_CHATS, "which takes one text a row and no chat; use prompt_column, or prompt for a template of it"
+_NO_CHAT: _Rules = dict.fromkeys(
+    _OF_CHATS, ("it takes one text a row and no chat", "use prompt_column, or prompt for a template of it")
 )
-"""Arguments that a task of one text a row does not take."""
-_NO_SYSTEM_PROMPT = {"system_prompt": "which takes a text, or a chat as it is; put it into messages"}
-NO_VECTORS = dict.fromkeys(
+_NO_SYSTEM_PROMPT: _Rules = {
+    "system_prompt": ("it takes a text, or a chat as it is", "put it into messages"),
+}
+_NO_VECTORS: _Rules = dict.fromkeys(
     ("embed_dtype", "chunk_tokens", "chunk_overlap_tokens"),
-    "which makes no vectors; remove it, or set model_task to 'embed'",
+    ("it makes no vectors", "remove it, or set model_task to 'embed'"),
 )
-"""Arguments that are about vectors alone."""
-NO_PAIRS = dict.fromkeys(
+_NO_PAIRS: _Rules = dict.fromkeys(
     ("query", "document", "documents_column", "top_n"),
-    "which compares nothing with a query; remove it, or set model_task to 'score'",
+    ("it compares nothing with a query", "remove it, or set model_task to 'score'"),
 )
-"""Arguments that are about a query and its documents alone."""
-_NO_POOLING = {"pooling": "which has no pooling parameters; remove it, or set model_task"}
-_NO_PROMPT = dict.fromkeys(
+_NO_POOLING: _Rules = {"pooling": ("it has no pooling parameters", "remove it, or set model_task")}
+_NO_PROMPT: _Rules = dict.fromkeys(
     (*PROMPTS, "system_prompt"),
-    "which compares a query with documents; give query, and document or documents_column",
+    ("it compares a query with documents", "give query, and document or documents_column"),
 )
 
 MODEL_TASKS: dict[str, TaskRules] = {
-    GENERATE: TaskRules("generates text", without={**NO_VECTORS, **NO_PAIRS, **_NO_POOLING}),
+    GENERATE: TaskRules("generates text", without={**_NO_VECTORS, **_NO_PAIRS, **_NO_POOLING}),
     "embed": TaskRules(
         "makes vectors",
         {"dimensions": int, "use_activation": bool},
-        without={**NO_TEXT, **NO_CHAT, **NO_PAIRS},
+        without={**_NO_TEXT, **_NO_CHAT, **_NO_PAIRS},
     ),
     "classify": TaskRules(
         "classifies",
         {"use_activation": bool},
-        without={**NO_TEXT, **_NO_SYSTEM_PROMPT, **NO_VECTORS, **NO_PAIRS},
+        without={**_NO_TEXT, **_NO_SYSTEM_PROMPT, **_NO_VECTORS, **_NO_PAIRS},
     ),
     "score": TaskRules(
         "scores documents for a query",
         {"use_activation": bool},
-        without={**_NO_PROMPT, **NO_TEXT, **NO_VECTORS},
+        without={**_NO_PROMPT, **_NO_TEXT, **_NO_VECTORS},
         compares=True,
     ),
 }
@@ -122,16 +125,6 @@ class TaskArguments(ContractModel):
                 f"it must be one of {', '.join(map(repr, MODEL_TASKS))}, but it is {shown(name)}"
             )
         return name
-
-    @model_validator(mode="after")
-    def _arguments_have_an_effect(self) -> TaskArguments:
-        without = MODEL_TASKS[self.model_task].without
-        for name in sorted(self.model_fields_set.intersection(without)):
-            default = type(self).model_fields[name].get_default(call_default_factory=True)
-            if getattr(self, name) != default:
-                why = without[name]
-                raise ValueError(f"{name}: it has no effect with model_task {self.model_task!r}, {why}")
-        return self
 
     @model_validator(mode="after")
     def _known_pooling(self) -> TaskArguments:
@@ -166,14 +159,6 @@ def _check(name: str, value: Any, kind: type) -> None:
         )
 
 
-_WITHOUT_EFFECT: Mapping[str, str] = {
-    "on_overlong": "each text is cut into chunks that the model takes, so none is overlong; remove it",
-    "on_blank": "a blank text has no chunk, and fails its row; set max_error_fraction for such rows",
-    "postprocess": "a row has several vectors, and it would be called once; work on the dataset instead",
-}
-"""Arguments that don't go with `chunk_tokens`, each with why."""
-
-
 class ChunkArguments(ContractModel):
     """How long texts become several vectors.
 
@@ -186,18 +171,9 @@ class ChunkArguments(ContractModel):
     chunk_overlap_tokens: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
-    def _chunks_go_on(self) -> ChunkArguments:
+    def _chunks_go_forward(self) -> ChunkArguments:
         most, overlap = self.chunk_tokens, self.chunk_overlap_tokens
-        if most is None:
-            if overlap:
-                without = "it has no effect without chunk_tokens; give that, too, or remove it"
-                raise ValueError(f"chunk_overlap_tokens: {without}")
-            return self
-        if overlap > most // 2:
+        if most is not None and overlap > most // 2:
             half = f"at most half of chunk_tokens ({most:,})"
             raise ValueError(f"chunk_overlap_tokens: it may be {half}, but it is {overlap:,}")
-        fields = type(self).model_fields
-        for name, why in _WITHOUT_EFFECT.items():
-            if name in fields and getattr(self, name) != fields[name].get_default():
-                raise ValueError(f"{name}: with chunk_tokens, {why}")
         return self

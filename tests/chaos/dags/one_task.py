@@ -9,8 +9,6 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_provider_raybatch.arguments import grouped
-
 PARAMS: dict[str, Any] = {
     "source": "",
     "destination": "",
@@ -48,15 +46,18 @@ def dag_of_runs(dag_id: str, at_once: int, retry_seconds: float, **params: Any) 
     )
 
 
-def arguments(deferrable: bool, **others: Any) -> dict[str, Any]:
+def arguments(deferrable: bool, max_restarts: int = 3, **others: Any) -> dict[str, Any]:
     """Return the arguments of a task, by the run's params; `others` replace them."""
-    return grouped({
+    by_run = {name: f"{{{{ params.{name} }}}}" for name in PARAMS}
+    return {
         "task_id": "infer",
         "deferrable": deferrable,
         "poll_interval": float(os.environ["CHAOS_POLL_INTERVAL"]),
         "engine": "echo",
         # By default, without an autoscaler, a job is refused at once while its nodes are being replaced.
-        "cluster_wait": 180,
-        **{name: f"{{{{ params.{name} }}}}" for name in PARAMS},
+        "limits": {"cluster_wait": 180, "max_restarts": max_restarts},
+        "advanced": {name: by_run.pop(name) for name in ("batch_size", "rows_in_flight", "flush_interval")},
+        "output_options": {"rows_per_part": by_run.pop("rows_per_part")},
+        **by_run,
         **others,
-    })
+    }

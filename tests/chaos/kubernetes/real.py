@@ -19,9 +19,9 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.arguments import grouped
 from tests.chaos.workload import Pace, check, write_source
 from tests.support.engine_log import engines
+from tests.support.grouping import grouped
 from tests.support.http_server import Authority
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.head_api import token_of

@@ -60,7 +60,7 @@ def models(log: Path) -> dict[str, Any]:
         }
 
     # About a second for each pair of rows, and each row is durable at once.
-    at_once = {"output": {"rows_per_part": 1}, "advanced": {"num_cpus": 0.25, "batch_size": 1}}
+    at_once = {"output_options": {"rows_per_part": 1}, "advanced": {"num_cpus": 0.25, "batch_size": 1}}
     slow = {**echo(seconds_per_token=0.5, max_num_seqs=2), **at_once}
     return {
         "echo": {**echo(), "batches_at_once": 2},

@@ -16,7 +16,7 @@ def test_other_kinds_of_tasks_have_no_chunks(model_task: str, name: str) -> None
     pairs = {"prompt": None, "query": "fox", "document": "{row.text}"} if model_task == "score" else {}
     made = spec_error(model_task=model_task, **{"chunk_tokens": 8, name: 4}, **pairs)
     assert made.startswith("chunk_")
-    assert f"it has no effect with model_task '{model_task}', which makes no vectors" in made
+    assert f"it has no effect with model_task '{model_task}': it makes no vectors" in made
 
 
 def test_chunks_that_can_not_be_are_refused(assert_sentences: AssertSentences) -> None:

@@ -47,7 +47,7 @@ def test_answers_need_lines() -> None:
     both = {**LINES, "destination_format": "openai_batch"}
     assert spec_error(**both, postprocess="m:f").startswith("postprocess: ")
     assert spec(**LINES, postprocess="m:f").postprocess == "m:f"
-    assert spec_error(**LINES, engine="ray_data_llm").startswith("format: engine 'ray_data_llm'")
+    assert spec_error(**LINES, engine="ray_data_llm").startswith("format: it has no effect with engine 'ray")
 
 
 def test_lines_get_one_vector_which_may_be_of_a_cut_text() -> None:

@@ -8,6 +8,7 @@ import inspect
 import pickle
 import typing
 from ast import literal_eval
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,6 @@ from airflow_provider_raybatch.arguments import (
     Score,
     Tools,
     fields_of,
-    grouped,
 )
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -46,7 +46,7 @@ EACH: dict[str, Any] = {
     "model_task": Embed(chunk_tokens="{{ params.n }}"),
     "adapter": Adapters({"a": "/adapters/{{ params.x }}"}, adapter_column="customer"),
     "tools": Tools(ADD, tool_call_parser="{{ params.x }}"),
-    "output": Output(response_column="{{ params.x }}", rows_per_part="{{ params.n }}"),
+    "output_options": Output(response_column="{{ params.x }}", rows_per_part="{{ params.n }}"),
     "reuse": Reuse("/kept/{{ params.x }}", reuse_max_age="{{ params.n }}"),
     "limits": Limits(max_gpu_hours="{{ params.n }}", currency="EUR"),
     "advanced": Advanced(batch_size="{{ params.n }}", chat_template="{{ messages }}"),
@@ -102,13 +102,14 @@ def test_an_xcom_inside_is_a_dependency_and_resolved(name: str) -> None:
         last = [*EACH[name]][-1]
         operator = batch(**{name: {**EACH[name], last: find()}})
         whole = batch(task_id="u", **{name: find()})
-    assert (operator.upstream_task_ids, whole.upstream_task_ids) == ({"find"}, {"find"})
+    assert (operator.upstream_task_ids, whole.upstream_task_ids) == ({"find"}, {"find__1"})
 
 
 def test_params_of_the_dag_may_stand_inside() -> None:
     with DAG("d", schedule=None, params={"hours": 8}) as dag:
         operator = batch(limits=Limits(max_gpu_hours=dag.param("hours")))  # type: ignore[arg-type]
-    operator.render_template_fields({"params": {"hours": 8}, "dag_run": None, "dag": dag})  # type: ignore[typeddict-item]
+    run: Any = {"params": {"hours": 8}, "dag_run": SimpleNamespace(conf={}), "dag": dag}
+    operator.render_template_fields(run)
     assert build_spec(operator.arguments()).max_gpu_hours == 8
 
 
@@ -164,7 +165,7 @@ def test_defaults_of_a_dag_are_merged_name_by_name() -> None:
 def test_what_is_not_given_is_not_given(ray: FakeRay, run: Run) -> None:
     empty = {name: nothing for name in GROUPS for nothing in (None, "", {}, "None", "{}")}
     assert build_spec(batch(**empty).arguments()) == build_spec(batch().arguments())
-    batch(limits=Limits(max_gpu_hours=None), output=Output(response_column="")).execute(run.context())
+    batch(limits=Limits(max_gpu_hours=None), output_options=Output(response_column="")).execute(run.context())
     assert spec_of_job(ray)["max_gpu_hours"] is None
 
 
@@ -186,7 +187,6 @@ def test_objects_are_dictionaries(name: str) -> None:
     assert copy.deepcopy(one) == one == pickle.loads(pickle.dumps(one))
     assert fields_of({name: one}) == dict(one)
     assert fields_of({name: str(dict(one))}) == dict(one)
-    assert grouped(dict(one)) == {name: dict(one)}
     assert set(one) <= set(FIELDS_OF[name])
 
 

@@ -11,7 +11,6 @@ import pytest
 from airflow.sdk import DAG, literal, task, task_group
 from airflow.sdk.definitions.dag import dag as make_dag
 
-from airflow_provider_raybatch.arguments import grouped
 from airflow_provider_raybatch.contract.arguments.vllm_names import VERSIONS
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
@@ -19,6 +18,7 @@ from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOpera
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.steps import Step
 from tests.support.approved import AssertSentences
+from tests.support.grouping import grouped
 
 ACT = Step("act", prompt="{row.x}", tools=[{"function": {"name": "add"}}])
 GOOD: dict[str, Any] = {

@@ -20,7 +20,7 @@ def test_native_objects_leave_texts_as_they_are() -> None:
         operator = RayBatchInferenceOperator(
             task_id="t", source="{{ params.paths }}", prompt=None, model="m", destination="/out",
             messages=[{"role": "user", "content": text} for text in ("{{ params.version }}", "{row.x}")],
-            output_prefix="{{ params.version }}", output={"response_column": "{{ params.day }}"},
+            output_prefix="{{ params.version }}", output_options={"response_column": "{{ params.day }}"},
             limit="{{ params.n }}",
             sampling={"max_tokens": "{{ params.n }}"}, id_column="{{ params.nothing }}",
         )  # fmt: skip
@@ -29,7 +29,7 @@ def test_native_objects_leave_texts_as_they_are() -> None:
     for each in (operator, job):
         each.render_template_fields({"params": params, "dag": dag})  # type: ignore[typeddict-item, arg-type]
     assert operator.messages == [{"role": "user", "content": "3.10"}, {"role": "user", "content": "{row.x}"}]
-    assert (operator.output_prefix, operator.output) == ("3.10", {"response_column": "20260101"})
+    assert (operator.output_prefix, operator.output_options) == ("3.10", {"response_column": "20260101"})
     assert (operator.limit, operator.sampling, operator.source) == (3, {"max_tokens": 3}, ["/a", "/b"])
     assert (job.entrypoint, job.deferrable) == ("20260101", True)
     spec = build_spec(operator.arguments())

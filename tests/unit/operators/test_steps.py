@@ -167,7 +167,7 @@ class TestRefusals:
         assert refused(DRAFT, sampling={"temperatur": 1}).startswith("sampling: temperatur: ")
 
     def test_a_prompt_beside_steps_is_refused(self) -> None:
-        assert refused(DRAFT, system_prompt="x").startswith("system_prompt: it has no effect together with")
+        assert refused(DRAFT, system_prompt="x").startswith("system_prompt: it has no effect with steps")
 
     def test_misplaced_arguments_are_understood(self, assert_sentences: AssertSentences) -> None:
         assert_sentences(lambda name: refused(DRAFT, **{name: "x"}))

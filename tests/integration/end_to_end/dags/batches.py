@@ -182,7 +182,9 @@ with dag_of("labelled"):
     RayBatchInferenceOperator(
         task_id="infer",
         retries=0,
-        output=Output(response_column="inferred_industry", postprocess="labels:parse", rows_per_part=10),
+        output_options=Output(
+            response_column="inferred_industry", postprocess="labels:parse", rows_per_part=10
+        ),
         max_errors=1,
         **arguments(deferrable=True),
     )
@@ -203,7 +205,7 @@ with dag_of("chat"):
             # Without it, this small model may write white space up to its token limit.
             "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
         },
-        output=Output(preserve_order=True),
+        output_options=Output(preserve_order=True),
         max_error_fraction=0.5,
     )
 

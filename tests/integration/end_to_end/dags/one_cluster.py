@@ -66,7 +66,7 @@ with DAG("shared_cluster", schedule=None, params=PARAMS, render_template_as_nati
         prompt_column="judged_response",
         model_task="embed",
         output_prefix="embed_",
-        output={"response_column": "embedding"},
+        output_options={"response_column": "embedding"},
     )
     delete = DeleteRayCluster(task_id="delete", ray_cluster=shared.output)
     shared >> generate >> judge >> embed >> delete.as_teardown(setups=shared)

@@ -51,7 +51,7 @@ with DAG(
         task_id="summarize",
         deferrable=True,
         destination="s3://lake/summaries",
-        output={"on_destination_owned": "take_over"},
+        output_options={"on_destination_owned": "take_over"},
         replicas=1,
         prompt="Sum up for {row.product}: {row.text}",
         max_error_fraction=0.2,
