@@ -24,9 +24,8 @@ from airflow_provider_raybatch.contract.base import ContractModel, parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE, RepeatedKeyError, object_of
 from airflow_provider_raybatch.contract.names import ascii_name
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS
 
 _SETTING = "[raybatch] batch_api_models"
 _OF_THE_BATCH = frozenset({
@@ -96,7 +95,8 @@ class ServedModel(ContractModel):
 
 
 _OWN = frozenset(ServedModel.model_fields) - {"name", "created", "arguments"}
-_KNOWN = sorted({*ARGUMENTS, *_TaskArguments.model_fields, *_OWN} - _OF_THE_BATCH)
+_ARGUMENTS = {argument_of(name) for name in BatchInferenceSpec.model_fields.keys() - NOT_ARGUMENTS}
+_KNOWN = sorted({*_ARGUMENTS, *_TaskArguments.model_fields, *_OWN} - _OF_THE_BATCH)
 
 
 def served_models() -> dict[str, ServedModel]:

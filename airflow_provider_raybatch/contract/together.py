@@ -35,7 +35,7 @@ class Other:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Conflict:
     """An argument that has no effect with, or without, something.
 
     :param argument: the spec's field.
@@ -89,23 +89,23 @@ _ANSWERS_LINES = Other(
 _OTHER_ENGINE = "use engine 'vllm', or remove it"
 
 
-def _against(other: Other, *rules: tuple[Any, ...]) -> Iterator[Rule]:
+def _against(other: Other, *rules: tuple[Any, ...]) -> Iterator[Conflict]:
     """Rules of arguments, or tuples of them, with no effect beside `other`: each with why, and a remedy."""
     for names, *texts in rules:
-        yield from (Rule(name, other, *texts) for name in ([names] if isinstance(names, str) else names))
+        yield from (Conflict(name, other, *texts) for name in ([names] if isinstance(names, str) else names))
 
 
-def _of_tasks() -> Iterator[Rule]:
+def _of_tasks() -> Iterator[Conflict]:
     for task, rules in MODEL_TASKS.items():
         other = Other(f"model_task {task!r}", "model_task", partial(_has_task, task))
-        yield from (Rule(name, other, why, remedy) for name, (why, remedy) in rules.without.items())
+        yield from (Conflict(name, other, why, remedy) for name, (why, remedy) in rules.without.items())
 
 
 def _has_task(task: str, spec: Any) -> bool:
     return bool(spec.model_task == task)
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Conflict, ...] = (
     *_against(
         _LINES,
         (PROMPTS, "the body of each line is what is asked"),
@@ -119,27 +119,27 @@ RULES: tuple[Rule, ...] = (
         ("chunk_tokens", "a line gets one vector"),
         ("on_blank", "the body of each line is what is asked"),
     ),
-    Rule(
+    Conflict(
         "on_overlong", _LINES, "a line that is too long gets an error line",
         given=lambda spec: spec.on_overlong != "error" and not spec.pools,
     ),
-    Rule(
+    Conflict(
         "id_column", _LINES, f"its lines are named by {CUSTOM_ID!r}",
         given=lambda spec: spec.id_column != CUSTOM_ID,
     ),
-    Rule(
+    Conflict(
         "model_task", _LINES, "no endpoint of OpenAI's batches does it",
         f"choose {' or '.join(map(repr, ENDPOINTS))}", lambda spec: spec.model_task not in ENDPOINTS,
     ),
-    Rule(
+    Conflict(
         "served_model_name", _LINES, "it is the name of the model in lines of an OpenAI batch file",
         "set format='openai_batch', or remove it", needs=True,
     ),
-    Rule(
+    Conflict(
         "destination_format", _LINES, "'openai_batch' answers lines of an OpenAI batch file",
         "set format='openai_batch', or choose 'parquet' or 'jsonl'", lambda spec: spec.answers_lines, True,
     ),
-    Rule(
+    Conflict(
         "postprocess", _ANSWERS_LINES, "it adds columns, which lines have not",
         "remove it, or choose destination_format 'parquet'",
     ),
@@ -168,35 +168,35 @@ RULES: tuple[Rule, ...] = (
         ),
         ("num_gpus", "its stages reserve GPUs themselves", _OTHER_ENGINE),
     ),
-    Rule(
+    Conflict(
         "model_task", _RAY, "it generates text alone", "use engine 'vllm'", lambda spec: spec.pools
     ),
-    Rule(
+    Conflict(
         "sampling", _RAY, "it keeps no log probabilities", "use engine 'vllm', or remove them",
         lambda spec: any(are_asked(spec.sampling, name) for name in LOGPROBS),
     ),
-    Rule(
+    Conflict(
         "format", _RAY, "all rows have the same parameters there, and lines of 'openai_batch' have their own",
         "use engine 'vllm'", lambda spec: spec.asks_by_lines,
     ),
-    Rule("processor", _RAY, "it is of Ray's processors", "put vLLM's arguments into engine_args", needs=True),
-    Rule("reuse_max_age", _REUSE, "it is the age of kept responses", "name their folder", needs=True),
-    Rule("chunk_overlap_tokens", _CHUNKS, "chunks share them", "give that, too, or remove it", needs=True),
-    Rule("top_n", _DOCUMENTS, "each row has one document", "remove it, or give a list", needs=True),
-    Rule(
+    Conflict("processor", _RAY, "it is of Ray's processors", "use engine_args for vLLM's", needs=True),
+    Conflict("reuse_max_age", _REUSE, "it is the age of kept responses", "name their folder", needs=True),
+    Conflict("chunk_overlap_tokens", _CHUNKS, "chunks share them", "give it, too, or remove it", needs=True),
+    Conflict("top_n", _DOCUMENTS, "each row has one document", "remove it, or give a list", needs=True),
+    Conflict(
         "adapters", _ADAPTER_COLUMN, "no row chooses one of them",
         "name the column, or give one adapter for all rows", needs=True,
     ),
-    Rule(
+    Conflict(
         "adapter_column", _ADAPTERS, "rows choose among the adapters that the job lists, and it lists none",
         "give adapters={'name': location}", needs=True,
     ),
-    Rule("adapter", _ADAPTERS, "it is for all rows, and they are for rows that choose", "keep one of both"),
+    Conflict("adapter", _ADAPTERS, "it is for all rows, and they for those that choose", "keep one of both"),
 )  # fmt: skip
 """All of them, in the order in which they are looked at."""
 
 
-def first_broken(spec: Any) -> Rule | None:
+def first_broken(spec: Any) -> Conflict | None:
     """The first rule that a spec breaks."""
     return next((rule for rule in RULES if rule.broken_by(spec)), None)
 

@@ -10,7 +10,7 @@ from airflow_provider_raybatch.arguments import GROUPS, argument_of
 
 
 def grouped(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of the operator, of which those that belong into an object may stand by themselves."""
+    """Arguments of the operator, where those of an object may stand by themselves."""
     arguments: dict[str, Any] = {}
     for name, value in fields.items():
         argument = argument_of(name)

@@ -52,7 +52,7 @@ def infer(task: Any, **changed: Any) -> Summary:
     from airflow_provider_raybatch.operators.arguments import spec_of_fields
     from airflow_provider_raybatch.storage.folder import folder
 
-    spec = spec_of_fields({**fields_of(task.arguments()), **changed})
+    spec = spec_of_fields({**fields_of(task.arguments()), **fields_of(changed)})
     document = spec.model_dump(mode="json", exclude={"submission", "schema_version"})
     (source,) = document.pop("source")
     return attempt(folder(spec.destination), 0, source, **document)

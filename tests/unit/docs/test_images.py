@@ -126,7 +126,7 @@ def test_fields_of_scanned_invoices_are_typed_columns(lake: Path) -> None:
     pages[7][1] = BROKEN
     files = [f"{number}.pdf" for number in range(60)]
     pq.write_table(pa.table({"file": files, "pages": pages}), lake / "scans/1.parquet")
-    (shown,) = [block.text for block in blocks("text") if block.text.startswith('images="pages",')]
+    (shown,) = [block.text for block in blocks("text") if block.text.startswith('images={"images": "pages"')]
     arguments = {**eval(f"dict({shown})"), "engine_args": {}, "id_column": "file", "max_error_fraction": 0.02}
 
     result, manifest = Played("invoices", lake, "night").infer(

@@ -162,7 +162,7 @@ def test_defaults_of_a_dag_are_merged_name_by_name() -> None:
     assert (spec.max_gpu_hours, spec.currency) == (9, "EUR")
 
 
-def test_what_is_not_given_is_not_given(ray: FakeRay, run: Run) -> None:
+def test_empty_limits_and_output_options_are_not_given(ray: FakeRay, run: Run) -> None:
     empty = {name: nothing for name in GROUPS for nothing in (None, "", {}, "None", "{}")}
     assert build_spec(batch(**empty).arguments()) == build_spec(batch().arguments())
     batch(limits=Limits(max_gpu_hours=None), output_options=Output(response_column="")).execute(run.context())

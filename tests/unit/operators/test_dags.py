@@ -130,7 +130,7 @@ def test_text_like_an_expression_can_be_kept_literally() -> None:
     assert rendered(operator).sampling == schema
 
 
-def test_a_chat_template_is_left_alone() -> None:
+def test_a_chat_template_in_advanced_is_left_alone() -> None:
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     operator = batch(chat_template=template)
     assert rendered(operator).advanced == {"chat_template": template}
