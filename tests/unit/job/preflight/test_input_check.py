@@ -152,7 +152,7 @@ def test_text_like_a_placeholder_is_reported(tmp_path: Path) -> None:
         ({"prompt": "{row.Text}"}, "prompt"),
         ({"prompt": "x", "system_prompt": "{row.Text}"}, "system_prompt"),
         ({"messages": [{"role": "user", "content": "{row.Text}"}]}, "messages"),
-        ({"messages_column": "Text"}, "messages_column"),
+        ({"messages_column": "Text"}, "messages"),
         ({"prompt_column": "Text"}, "prompt_column"),
     ],
 )
@@ -173,7 +173,7 @@ STEP = {"name": "late", "prompt": "{row.text}"}
     ("fields", "field"),
     [
         ({"prompt": "{row['größe']}"}, "prompt"),
-        ({"messages_column": "größe"}, "messages_column"),
+        ({"messages_column": "größe"}, "messages"),
         ({"prompt": "{row.text}", "system_prompt": "{row['größe']}"}, "system_prompt"),
         ({"prompt": "{row.text}", "images": ["größe"]}, "images"),
         ({"prompt": "{row.text}", "id_column": "größe"}, "id_column"),
