@@ -30,11 +30,8 @@ DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
 sys.path.insert(0, str(DOCS.parent))
 
-from airflow_provider_raybatch.arguments import (  # noqa: E402 - the line above finds it
-    GROUPS,
-    ArgumentGroup,
-    argument_of,
-)
+from airflow_provider_raybatch.argument_fields import GROUPS, argument_of  # noqa: E402 - the line above finds it
+from airflow_provider_raybatch.arguments import ArgumentGroup  # noqa: E402
 from airflow_provider_raybatch.cli.verbs import (  # noqa: E402
     PROGRAM,
     TASK_OPTIONS,

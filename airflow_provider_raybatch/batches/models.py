@@ -17,7 +17,7 @@ from typing import Any
 from airflow.sdk.configuration import conf
 from pydantic import Field
 
-from airflow_provider_raybatch.arguments import argument_of, fields_of, home_of
+from airflow_provider_raybatch.argument_fields import argument_of, fields_of, home_of
 from airflow_provider_raybatch.batches.settings import SECTION
 from airflow_provider_raybatch.contract.arguments.openai_batch import ENDPOINTS, OPENAI_BATCH
 from airflow_provider_raybatch.contract.base import ContractModel, parse, shown

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raybatch.arguments import fields_of
+from airflow_provider_raybatch.argument_fields import fields_of
 from airflow_provider_raybatch.cli.places import absolute, absolute_folder
 from airflow_provider_raybatch.cli.rendering import XComs, render, run_conf, run_date, template_context
 from airflow_provider_raybatch.cli.terminal import masked, quietly

@@ -16,7 +16,7 @@ from typing import Any
 from airflow.sdk import ObjectStoragePath, literal
 from pydantic_core import to_json
 
-from airflow_provider_raybatch.arguments import argument_of, fields_of
+from airflow_provider_raybatch.argument_fields import argument_of, fields_of
 from airflow_provider_raybatch.coercion import (
     ENGINE_ARG_TYPES,
     POOLING_TYPES,

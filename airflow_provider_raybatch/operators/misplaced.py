@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_raybatch.arguments import home_of
+from airflow_provider_raybatch.argument_fields import home_of
 from airflow_provider_raybatch.coercion import ENGINE_ARG_TYPES
 from airflow_provider_raybatch.contract.arguments.vllm_names import ENGINE_ARGS, SAMPLING
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import FrameType
 from typing import Any
 
-from airflow_provider_raybatch.arguments import FIELDS_OF, GROUPS, fields_of
+from airflow_provider_raybatch.argument_fields import FIELDS_OF, GROUPS, fields_of
 from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.arguments.prompt import PAIRS, PROMPTS
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, MODEL_TASKS

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_raybatch.argument_fields import GROUPS, fields_of, over_default
 from airflow_provider_raybatch.arguments import (
-    GROUPS,
     Adapters,
     Advanced,
     Classify,
@@ -24,8 +24,6 @@ from airflow_provider_raybatch.arguments import (
     Reuse,
     Score,
     Tools,
-    fields_of,
-    over_default,
 )
 from airflow_provider_raybatch.coercion import given_mapping, seconds
 from airflow_provider_raybatch.contract.arguments.input import SourceFormat

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, ObjectStoragePath, literal
 
-from airflow_provider_raybatch.arguments import GROUPS
+from airflow_provider_raybatch.argument_fields import GROUPS
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 from airflow_provider_raybatch.places.choosing import is_cluster

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_raybatch.arguments import GROUPS, argument_of
+from airflow_provider_raybatch.argument_fields import GROUPS, argument_of
 
 
 def grouped(fields: Mapping[str, Any]) -> dict[str, Any]:

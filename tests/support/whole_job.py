@@ -48,7 +48,7 @@ from tests.support.specs import asking, submitted
 
 def infer(task: Any, **changed: Any) -> Summary:
     """Run the batch inference of an operator, some of whose arguments are changed, as a whole job."""
-    from airflow_provider_raybatch.arguments import fields_of
+    from airflow_provider_raybatch.argument_fields import fields_of
     from airflow_provider_raybatch.operators.arguments import spec_of_fields
     from airflow_provider_raybatch.storage.folder import folder
 

@@ -16,9 +16,8 @@ from airflow.sdk import DAG, task
 from airflow.sdk.execution_time.task_runner import _serialize_template_field
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_provider_raybatch.argument_fields import FIELDS_OF, GROUPS, fields_of
 from airflow_provider_raybatch.arguments import (
-    FIELDS_OF,
-    GROUPS,
     Adapters,
     Advanced,
     ArgumentGroup,
@@ -29,7 +28,6 @@ from airflow_provider_raybatch.arguments import (
     Reuse,
     Score,
     Tools,
-    fields_of,
 )
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import airflow_provider_raybatch
-from airflow_provider_raybatch.arguments import FIELDS_OF, home_of
+from airflow_provider_raybatch.argument_fields import FIELDS_OF, home_of
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, FIELDS, spec_of_fields
