@@ -59,11 +59,20 @@ class PoisonSearch:
         if len(group.rows) > 1:
             self._halve(group.rows)
         elif len(group.rows) and (engine_died or silent >= _SILENT_DEATHS_TO_BLAME):
-            self.poison = np.concatenate([self.poison, group.rows])
+            self.blame(group.rows)
         elif len(group.rows):
             self.groups.append(Group(group.rows, silent))
         if len(waiting):
             self.groups.append(Group(waiting, 0 if len(group.rows) else group.silent_deaths))
+
+    def blame(self, rows: Ordinals) -> None:
+        """These rows have killed an engine; they are reported as failed."""
+        self.poison = np.concatenate([self.poison, rows])
+
+    def take_poison(self) -> Ordinals:
+        """The poison rows, to be reported; each is given out once."""
+        taken, self.poison = self.poison, no_rows()
+        return taken
 
     def claims(self, name: str, is_idle: bool, now: float) -> bool:
         """Whether a replica runs suspected rows next, or gets no others so that it can."""

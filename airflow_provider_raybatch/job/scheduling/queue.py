@@ -16,12 +16,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Set
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from airflow_provider_raybatch.job.scheduling.messages import (
-    MOST_WAITING,
     Assignment,
     Begun,
     PullRequest,
@@ -30,13 +28,13 @@ from airflow_provider_raybatch.job.scheduling.messages import (
 from airflow_provider_raybatch.job.scheduling.poison_search import Group, PoisonSearch
 from airflow_provider_raybatch.job.scheduling.prefetch_target import (
     EARLY_SECONDS,
-    Load,
     Speed,
     Speeds,
     prefetch_target,
     to_fill,
     to_move,
 )
+from airflow_provider_raybatch.job.scheduling.replica_state import ReplicaState
 from airflow_provider_raybatch.job.scheduling.row_index import (
     ContentLocations,
     Ordinals,
@@ -49,65 +47,11 @@ _LOOKED_AT = 16
 """Of the replicas with rows to give back, those with most: a thousand would take milliseconds a call."""
 
 
-@dataclass
-class _Replica:
-    """What the queue knows of one.
-
-    :param at_once: rows that it lets into its engine now. What it has beyond them, it can give back.
-    :param joined: seconds by the caller's clock; `heard` is its last report.
-    :param given: rows it was ever given, less those it gave back.
-    :param waiting: of its rows, those that wait for another row's answer.
-    :param counted: its unanswered rows in the queue's sum.
-    :param holds: unfinished rows, sorted; of them `failed` are to be written as failed.
-    :param group: the suspected rows that it runs.
-    :param on_probation: whether it must finish a row before it gets more than one.
-    :param waits_until: by then it gets rows that another replica was told to give back.
-    """
-
-    slots: int
-    at_once: int
-    joined: float
-    heard: float
-    speed: Speed
-    given: int = 0
-    answered: int = 0
-    waiting: int = 0
-    counted: int = 0
-    holds: Ordinals = field(default_factory=no_rows)
-    failed: Ordinals = field(default_factory=no_rows)
-    give_back: int = 0
-    group: Group | None = None
-    on_probation: bool = False
-    waits_until: float = 0.0
-
-    @property
-    def unanswered(self) -> int:
-        return max(0, self.given - self.answered - min(self.waiting, MOST_WAITING * self.slots))
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether all that it has waits for the answers of other rows."""
-        return 0 < self.waiting >= self.given - self.answered
-
-    @property
-    def load(self) -> Load:
-        seconds = self.heard - self.joined
-        mean = self.answered / seconds if self.answered and seconds else None
-        rows = self.unanswered - self.give_back
-        return Load(rows, self.heard, self.speed.pace or mean, self.slots, self.at_once)
-
-    def remove(self, rows: Ordinals) -> Ordinals:
-        """Take rows from what it holds. Returns those that it held."""
-        gone = np.isin(self.holds, rows)
-        removed, self.holds = self.holds[gone], self.holds[~gone]
-        return removed
-
-
 class PullQueue:
     """Every row is with one living replica at a time, until it is finished."""
 
     def __init__(self, pieces: RowIndex) -> None:
-        self._replicas: dict[str, _Replica] = {}
+        self._replicas: dict[str, ReplicaState] = {}
         self._locations = ContentLocations(pieces)
         self.free = PendingRows(pieces, self._locations)
         self._speeds = Speeds()
@@ -135,7 +79,7 @@ class PullQueue:
             or self._search.groups
             or len(self._search.poison)
             or self._ahead
-            or any(one.give_back for one in self._replicas.values())
+            or any(one.owes for one in self._replicas.values())
         )
 
     @property
@@ -156,7 +100,9 @@ class PullQueue:
             raise ValueError(
                 f"replica {name!r} with {slots} slots: give each process its own name and a slot."
             )
-        self._replicas[name] = _Replica(slots, slots, now, now, Speed(slots, now), on_probation=on_probation)
+        self._replicas[name] = ReplicaState(
+            slots, slots, now, now, Speed(slots, now), on_probation=on_probation
+        )
         self._speeds.set(name, slots, None)
 
     def pull(self, name: str, now: float, report: PullRequest | None = None) -> Assignment:
@@ -173,22 +119,19 @@ class PullQueue:
             or replica.on_probation
             or self._search.claims(name, not len(replica.holds), now)
         )
-        failed, self._search.poison = self._search.poison, no_rows()
-        replica.failed = np.concatenate([replica.failed, failed])
-        rows = self._next_group(name, replica) if is_test else self.free.take(name, most - replica.unanswered)
-        given = np.concatenate([failed, rows])
-        if len(given):
-            replica.waits_until = 0.0
-            replica.holds = np.sort(np.concatenate([replica.holds, given]))
-            replica.given += len(given)
-        borrow, put = self._locations.give(name, given)
+        failed, rows = self._search.take_poison(), no_rows()
+        if not is_test:
+            rows = self.free.take(name, most - replica.unanswered)
+        elif not len(replica.holds) and not len(failed):
+            rows = replica.isolate(self._next_group(name, replica.on_probation))
+        borrow, put = self._locations.give(name, replica.take(rows, failed))
         if not self.free.count:
             ask_below = min(ask_below, replica.at_once)
             if others := self._ahead.keys() - {name}:
                 ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
                 if not is_test and replica.unanswered < ask_below and now >= replica.waits_until:
                     self._rebalance(now, replica, most, others)
-        give_back, replica.give_back = replica.give_back, 0
+        give_back = replica.take_owed()
         self._update(name, replica)
         return Assignment(
             rows=rows,
@@ -209,20 +152,14 @@ class PullQueue:
         replica = self._replica(name)
         if replica.group is not None:
             return ()
-        returned = replica.remove(rows[~np.isin(rows, replica.failed)])
-        replica.given -= len(returned)
+        returned = replica.give_back(rows)
         self.free.put_back(returned)
         self._update(name, replica)
         return self._locations.lend(name, returned)
 
     def finish(self, name: str, rows: Ordinals, proves: bool = True) -> None:
         """A replica has written rows; see :class:`PullRequest` for `proves`."""
-        replica = self._replica(name)
-        finished = replica.remove(rows)
-        self.unfinished -= len(finished)
-        if proves and not np.isin(finished, replica.failed).all():
-            replica.on_probation = False
-        replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
+        self.unfinished -= self._replica(name).finish(rows, proves)
 
     def proves(self, name: str, finished: Ordinals) -> bool:
         """Whether the engine has answered one of these rows: to write one that kills it takes no engine."""
@@ -252,7 +189,7 @@ class PullQueue:
 
     def wants(self, name: str) -> bool:
         """Whether a replica has something to give back that others wait for."""
-        return name in self._replicas and self._replicas[name].give_back > 0
+        return name in self._replicas and self._replicas[name].owes > 0
 
     def leave(self, name: str) -> None:
         """A replica ends. It has written what it has finished, and begins nothing."""
@@ -273,7 +210,7 @@ class PullQueue:
             return False
         search, replica = self._search, self._replicas[name]
         failed = replica.remove(replica.failed)
-        search.poison = np.concatenate([search.poison, failed])
+        search.blame(failed)
         blamed = len(search.poison)
         suspects = replica.remove(replica.holds if begun is None else begun.in_engine)
         prepared = no_rows() if begun is None else replica.remove(begun.in_preparation)
@@ -288,25 +225,17 @@ class PullQueue:
         self._forget(name)
         return len(search.poison) > blamed
 
-    def _replica(self, name: str) -> _Replica:
+    def _replica(self, name: str) -> ReplicaState:
         if name not in self._replicas:
             raise StaleReplicaError(f"replica {name!r} was taken for lost; its rows are others' now.")
         return self._replicas[name]
 
-    def _count(self, name: str, replica: _Replica, now: float, report: PullRequest) -> None:
-        replica.heard = now
-        replica.answered = max(replica.answered, report.answered)
-        replica.at_once = replica.slots if report.at_once is None else min(report.at_once, replica.slots)
-        replica.waiting = report.waiting
-        self.finish(name, report.finished, report.proves)
-        if not len(replica.holds):
-            replica.group = None
-        is_full = replica.at_once == replica.slots and 2 * replica.unanswered >= replica.slots
-        replica.speed.sample(now, replica.answered, report.work, is_full)
+    def _count(self, name: str, replica: ReplicaState, now: float, report: PullRequest) -> None:
+        self.unfinished -= replica.report(now, report)
         self._speeds.set(name, replica.slots, replica.speed.rate)
         self._update(name, replica)
 
-    def _rebalance(self, now: float, replica: _Replica, most: int, others: Set[str]) -> None:
+    def _rebalance(self, now: float, replica: ReplicaState, most: int, others: Set[str]) -> None:
         """Let the one with most to give return rows, so that both end together.
 
         :param most: rows that the replica would hold then; more would go back and forth.
@@ -320,31 +249,24 @@ class PullQueue:
         richest = max(rows, key=rows.__getitem__)
         count = min(lacks, rows[richest])
         if count > 0:
-            replica.waits_until = now + EARLY_SECONDS
-            self._replicas[richest].give_back += count
+            replica.await_others(now)
+            self._replicas[richest].owe(count)
             self._update(richest, self._replicas[richest])
 
-    def _update(self, name: str, replica: _Replica) -> None:
+    def _update(self, name: str, replica: ReplicaState) -> None:
         """Keep the sum of unanswered rows, and which replicas have rows ahead."""
-        self._unanswered += replica.unanswered - replica.counted
-        replica.counted = replica.unanswered
-        # What waits for another row's answer can't be given back.
-        ahead = replica.given - replica.answered - replica.waiting - replica.at_once - replica.give_back
-        if ahead > 0 and replica.group is None:
+        self._unanswered += replica.recount()
+        if (ahead := replica.ahead) > 0:
             self._ahead[name] = ahead
         else:
             self._ahead.pop(name, None)
 
-    def _next_group(self, name: str, replica: _Replica) -> Ordinals:
-        """The next suspected rows, if its engine is empty."""
-        if len(replica.holds) or len(replica.failed):
-            return no_rows()
-        if not replica.on_probation:
-            replica.group = self._search.groups.popleft()
-            return replica.group.rows
+    def _next_group(self, name: str, on_probation: bool) -> Group | None:
+        """The next suspected rows for an empty engine; for one on probation a single row."""
+        if not on_probation:
+            return self._search.groups.popleft()
         row = self.free.take(name, 1)
-        replica.group = Group(row) if len(row) else self._search.last_row()
-        return no_rows() if replica.group is None else replica.group.rows
+        return Group(row) if len(row) else self._search.last_row()
 
     def _forget(self, name: str) -> None:
         """Forget a replica, and free what it had."""
