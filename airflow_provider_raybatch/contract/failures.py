@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from enum import Enum
 
 from airflow_provider_raybatch.contract.text import clean, count_of
@@ -98,6 +99,12 @@ class RaybatchError(Exception):
     def public(self) -> str:
         """The message without what rows hold."""
         return str(self) if self._public is None else self._public
+
+    def reworded(self, message: str) -> RaybatchError:
+        """The same error, of the same class, with another message."""
+        made = copy(self)
+        made.args = (message,)
+        return made
 
 
 class SpecError(RaybatchError, ValueError):

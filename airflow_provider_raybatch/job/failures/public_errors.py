@@ -12,7 +12,6 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
@@ -27,8 +26,7 @@ def public_error(error: Exception) -> RaybatchError:
     :returns: of the same class, if it is one of this package.
     """
     if (own := own_error(error)) is not None:
-        made = copy(own)
-        made.args = (own.public,)
+        made = own.reworded(own.public)
     else:
         failure_class, sentence = diagnose(error, shows_rows=False)
         made = RaybatchError(sentence, failure_class)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from copy import copy
 
 import pyarrow as pa
 from ray.exceptions import RayTaskError
@@ -78,9 +77,7 @@ def with_rows_left(error: Exception, job: Job, rows: int) -> Exception:
     text = f"{'; '.join(added)}."
     if not isinstance(error, RaybatchError) or isinstance(error, RayTaskError):
         return RaybatchError(text, failure_class)
-    extended = copy(error)  # of the same class
-    extended.args = (text,)
-    return extended
+    return error.reworded(text)
 
 
 def _answers_kept(job: Job, rows: int) -> str:

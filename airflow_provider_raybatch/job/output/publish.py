@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.contract.layout import data_file
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.failures.summary import main_reasons
 from airflow_provider_raybatch.job.input.table import kinds_of, members, parquet_file, restored
-from airflow_provider_raybatch.job.output.dataset_rows import dataset_rows, in_groups
+from airflow_provider_raybatch.job.output.dataset_rows import blank_rows, dataset_rows, in_groups
 from airflow_provider_raybatch.job.output.openai_batch.lines import SCHEMA, AnswerLines
 from airflow_provider_raybatch.job.output.row_values import json_line, row_values
 from airflow_provider_raybatch.job.output.schema import cast, common_type
@@ -99,7 +98,7 @@ class Target:
         return pa.schema([*self.inputs.items(), *outputs, *reused, *self.task.derived.items(), *added])
 
 
-@dataclass
+@dataclass(frozen=True)
 class PublishedRange:
     """What a range became. `path` is relative to the destination, ``None`` if it holds no good row.
 
@@ -174,54 +173,46 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     if target.postprocess is not None:
         table = with_added(table, target.folder, target.postprocess, range_.number)
     good, bad = _where(table, table["ok"]), table.filter(pc.invert(table["ok"]))
-    result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
     tasks = [*(step.task for step in range_.answers), target.task]
-    result.tally = tally_of(good, bad, tasks, target.shown)
-    result.blank = _blank(good, bad, tasks[0].spec)
-    old = [old_answers(target.folder, step) for step in range_.answers]
-    result.answered = answered(target.task.spec, good, bad, old)
+    result = PublishedRange(
+        None,
+        0,
+        good.num_rows,
+        bad.num_rows,
+        tally=tally_of(good, bad, tasks, target.shown),
+        blank=blank_rows(good, bad, tasks[0].spec),
+        answered=answered(
+            target.task.spec, good, bad, [old_answers(target.folder, step) for step in range_.answers]
+        ),
+    )
     if good.num_rows:
-        result.dataset_rows, rows = dataset_rows(good, target.task)
+        count, rows = dataset_rows(good, target.task)
         flat = (some if target.lines else _flatten(some, target) for some in rows)
-        result.path, result.bytes = write_rows(flat, range_.number, target)
+        path, size = write_rows(flat, range_.number, target)
         bill = good.select(["origin", "paid", "output"])
-        result.totals = target.task.totals(bill["output"])
-        result.origins = {one["values"]: one["counts"] for one in bill["origin"].value_counts().to_pylist()}
-        result.saved = _by_origin(_where(bill, pc.invert(bill["paid"])), target.task)
-        result.carried = _by_origin(bill, target.task).get("carried", 0)
         own = _where(bill, pc.equal(bill["origin"], "generated"))
-        result.generated = target.task.totals(own["output"]).output_tokens
+        result = replace(
+            result,
+            path=path,
+            bytes=size,
+            dataset_rows=count,
+            totals=target.task.totals(bill["output"]),
+            origins={one["values"]: one["counts"] for one in bill["origin"].value_counts().to_pylist()},
+            saved=_by_origin(_where(bill, pc.invert(bill["paid"])), target.task),
+            carried=_by_origin(bill, target.task).get("carried", 0),
+            generated=target.task.totals(own["output"]).output_tokens,
+        )
     if bad.num_rows:
         if target.lines is not None:
             target.folder.write(data_file(target.errors, range_.number, "jsonl"), target.lines.errors(bad))
         letters = b"".join(map(dead_letters, in_groups(bad, _ROWS_AT_ONCE)))
         target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), letters)
-        result.failed_steps = dict(Counter(failure.step for failure in _failures(bad)))
-        result.reasons = main_reasons(_failures(bad), shows_rows=target.task.spec.shows_rows)
+        result = replace(
+            result,
+            failed_steps=dict(Counter(failure.step for failure in _failures(bad))),
+            reasons=main_reasons(_failures(bad), shows_rows=target.task.spec.shows_rows),
+        )
     return result
-
-
-def _blank(good: pa.Table, bad: pa.Table, spec: BatchInferenceSpec) -> int:
-    """How many rows give the prompt only blank text."""
-    if spec.on_blank == "null" and not spec.step_name:
-        return good["output"].null_count if good.num_rows else 0
-    if bad.num_rows:
-        bad = bad.filter(pc.invert(pc.ends_with(pc.struct_field(bad["failure"], "step"), "read")))
-    columns, some = list(spec.column_arguments()), chain(in_groups(good), in_groups(bad))
-    return sum(_blank_rows(inputs_of(rows), columns) for rows in some)
-
-
-def _blank_rows(inputs: Mapping[str, pa.Array], columns: Sequence[str]) -> int:
-    if not columns or not inputs.keys() >= {*columns}:  # images that parts do not have
-        return 0
-    found: Any = True
-    for column in map(inputs.__getitem__, columns):
-        blank = column.is_null()
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            is_empty = pc.equal(pc.utf8_length(column), 0)
-            blank = pc.fill_null(pc.or_(pc.utf8_is_space(column), is_empty), True)
-        found = pc.and_(found, blank)
-    return int(pc.sum(found).as_py() or 0)
 
 
 def _failures(bad: pa.Table) -> Iterator[RowFailure]:

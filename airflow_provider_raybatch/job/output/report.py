@@ -7,7 +7,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
@@ -74,8 +74,8 @@ class DatasetReport:
         """Where its page lies; ``None`` if it could not be written."""
         try:
             place = report_folder(str(commit_of(manifest.manifest_uri.removeprefix(f"{self.folder.uri}/"))))
-            tally.samples = self._with_requests(tally)
-            report = report_of(manifest, tally, self.spec, self.course, self.attempts)
+            shown = replace(tally, samples=self._with_requests(tally))
+            report = report_of(manifest, shown, self.spec, self.course, self.attempts)
             write(self.folder, place, report)
         except Exception as error:  # the dataset is what the job is for
             self.emit(warning(error, self.spec.shows_rows))

@@ -160,17 +160,18 @@ def tally_of(good: pa.Table, bad: pa.Table, tasks: Sequence[Task], wanted: Wante
     :param good: those of the dataset, and `bad` the failed ones.
     :param tasks: of all steps; rows are those of the last one.
     """
-    made = Tally([CountedAnswers.of(task) for task in tasks])
+    steps = [CountedAnswers.of(task) for task in tasks]
+    samples, examples, values, flaw = list[Sample](), dict[str, list[FailedExample]](), dict[int, Any](), None
     try:
         if good.num_rows:
-            for counted, task, rows in zip(made.steps, tasks, _by_step(good, tasks), strict=True):
+            for counted, task, rows in zip(steps, tasks, _by_step(good, tasks), strict=True):
                 counted.add(rows, task, has_content=bool(wanted.samples))
         if wanted.samples:
-            made.samples = samples_of(good, tasks, wanted.of_range, made.values)
-            made.examples = examples_of(bad)
+            samples = samples_of(good, tasks, wanted.of_range, values)
+            examples = examples_of(bad)
     except Exception as error:  # the dataset matters more
-        made.flaw = _flaw(error, wanted)
-    return made
+        flaw = _flaw(error, wanted)
+    return Tally(steps, samples, examples, values, flaw)
 
 
 def _flaw(error: Exception, wanted: Wanted) -> str:
