@@ -8,7 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
@@ -52,6 +52,23 @@ class Row:
     is_last: bool = True
     has_begun: bool = False
     claimed: bytes | None = None
+
+    def move(self, rows: ChunkRows, place: int) -> None:
+        """Its answer has changed columns of earlier steps, so it is in another chunk."""
+        self.rows, self.place = rows, place
+
+    def complete(self, prepared: PreparedRow, encoded: Any) -> None:
+        """Its images are in its key now, and in what the engine takes, unless that is a failure."""
+        self.prepared, self.encoded = prepared, encoded
+
+    def follow(self, leader: Row) -> None:
+        """It has the images of the row that was asked for it, which have changed, and so its key."""
+        self.prepared = replace(self.prepared, key=leader.prepared.key)
+
+    def release(self) -> bytes | None:
+        """It is not asked for others any more. Returns the key that it had claimed."""
+        key, self.claimed = self.claimed, None
+        return key
 
     @property
     def has_images(self) -> bool:

@@ -22,9 +22,10 @@ from airflow_provider_raybatch.job.work import Job
 
 Read = tuple[ChunkRows, int, int]
 """A row: what was read with it, its place there, and its ordinal in the input."""
+_Keys = list[tuple[Part, list[bytes]]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Written:
     """What was written of rows that have an answer.
 
@@ -40,7 +41,7 @@ class Written:
     answers: list[tuple[int, Part]] = field(default_factory=list)
     next: list[Row] = field(default_factory=list)
     uncounted: int = 0
-    keys: list[tuple[Part, list[bytes]]] = field(default_factory=list)
+    keys: _Keys = field(default_factory=list)
 
 
 class RowAsker:
@@ -95,24 +96,23 @@ class RowAsker:
         """
         self._share(followers)
         late = [one for some in followers.values() for one in some]
-        made = Written()
-        ended: list[Row] = []
-        going: list[Row] = []
+        ended, going, further = list[Row](), list[Row](), list[Row]()
         for row in (*rows, *late):
             (ended if row.is_last or isinstance(row.result, RowFailure) else going).append(row)
         landed = set(rows)
-        made.uncounted = sum(not row.is_last or row not in landed for row in ended)
+        uncounted = sum(not row.is_last or row not in landed for row in ended)
+        answers, keys = list[tuple[int, Part]](), _Keys()
         for step, some in self._by_step(going):
             number = some[0].step
-            for one in self._written(step, some, made):
-                made.answers.append((number, one.part))
+            written, found = self._written(step, some)
+            keys += found
+            for one in written:
+                answers.append((number, one.part))
                 for row in self._after(number, one):
-                    (ended if row.result is SKIPPED else made.next).append(row)
-                    made.uncounted += row.result is SKIPPED
-        made.finished = ended
-        if ended:
-            made.parts = [one.part for one in self._written(self._steps[-1], ended, made)]
-        return made
+                    (ended if row.result is SKIPPED else further).append(row)
+                    uncounted += row.result is SKIPPED
+        written, found = self._written(self._steps[-1], ended) if ended else ([], [])
+        return Written([one.part for one in written], ended, answers, further, uncounted, keys + found)
 
     def _share(self, followers: Mapping[Row, Sequence[Row]]) -> None:
         """Give rows the result of the row that was asked for them."""
@@ -127,13 +127,13 @@ class RowAsker:
                 row.result = result
 
     @staticmethod
-    def _written(step: StepWork, rows: Sequence[Row], made: Written) -> list[WrittenPart]:
-        """Write rows of one step, and note where the answers to its requests are."""
+    def _written(step: StepWork, rows: Sequence[Row]) -> tuple[list[WrittenPart], _Keys]:
+        """Write rows of one step. Returns also the keys of its requests, by the part with their answers."""
         asked, shared = list[Row](), list[Row]()
         for row in rows:
             (shared if isinstance(row.result, SharedAnswer) else asked).append(row)
         step.rank(shared)
-        written = step.writer.write(asked)
+        written, found = step.writer.write(asked), _Keys()
         for part, some, _ in written:
             keys = [
                 row.prepared.key
@@ -141,8 +141,8 @@ class RowAsker:
                 if row.prepared.is_shared and row.prepared.key and not lacks_images(row.result)
             ]
             if keys:
-                made.keys.append((part, keys))
-        return [*written, *step.writer.write_shared(shared)]
+                found.append((part, keys))
+        return [*written, *step.writer.write_shared(shared)], found
 
     def _by_step(self, rows: Sequence[Row]) -> list[tuple[StepWork, Sequence[Row]]]:
         """Rows by the step that has asked them."""
@@ -160,10 +160,7 @@ class RowAsker:
             numbers.append(row.ordinal)
             positions.append(row.position)
             before.append(row.prepared.key)
-        made = self._rows(numbers, positions, standing, before, {}, None)
-        for row in made:
-            row.has_begun = True
-        return made
+        return self._rows(numbers, positions, standing, before, {}, None, have_begun=True)
 
     def _rows(
         self,
@@ -173,13 +170,14 @@ class RowAsker:
         before: Sequence[bytes | None],
         repetitions: Mapping[int, int],
         killer: RowFailure | None,
+        have_begun: bool = False,
     ) -> list[Row]:
         made: dict[int, Row] = {}
         for step in sorted({one.step for one in standing}):
             places = [place for place, one in enumerate(standing) if one.step == step]
             values = [standing[place].rows.rows[standing[place].place] for place in places]
-            asked = step <= self._last
-            if asked:
+            number = min(step, self._last)
+            if step <= self._last:
                 again = {at: repetitions[place] for at, place in enumerate(places) if place in repetitions}
                 builder = self._steps[step].builder
                 last = [before[place] for place in places]
@@ -188,11 +186,17 @@ class RowAsker:
                 prepared = [self._steps[-1].builder.skipped(value) for value in values]
             for place, one in zip(places, prepared, strict=True):
                 stands = standing[place]
-                row = Row(numbers[place], positions[place], one, stands.rows, stands.place)
-                row.step, row.is_last = min(step, self._last), step >= self._last
-                if asked and one.request is not NOT_ASKED:
-                    row.label = lengths.label(one.request)
-                else:
-                    row.result = SKIPPED
-                made[place] = row
+                asked = step <= self._last and one.request is not NOT_ASKED
+                made[place] = Row(
+                    numbers[place],
+                    positions[place],
+                    one,
+                    stands.rows,
+                    stands.place,
+                    result=None if asked else SKIPPED,
+                    label=lengths.label(one.request) if asked else lengths.UNKNOWN,
+                    step=number,
+                    is_last=step >= self._last,
+                    has_begun=have_begun,
+                )
         return [made[place] for place in range(len(standing))]

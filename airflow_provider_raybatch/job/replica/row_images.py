@@ -106,15 +106,15 @@ class RowImages:
             return loaded
         self._bytes += sum(one.nbytes for one in loaded.pixels)
         self._rows += 1
-        row.prepared = self._replica.steps[row.step].builder.keyed(row.prepared, loaded.images)
+        prepared = self._replica.steps[row.step].builder.keyed(row.prepared, loaded.images)
         self._replica.begun.begin(row.ordinal)  # the engine's processor reads the pixels, too
         attach = self._replica.engine.attach
         loop = asyncio.get_running_loop()
         attached = await loop.run_in_executor(self._threads, attach, row.encoded, loaded.pixels)
+        row.complete(prepared, attached)
         if isinstance(attached, RowFailure):
             self._replica.begun.end([row.ordinal])
             return attached
-        row.encoded = attached
         return None
 
     async def _loaded(self, request: Request) -> Loaded | RowFailure:

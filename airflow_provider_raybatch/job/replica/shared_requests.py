@@ -7,7 +7,6 @@ See :mod:`~airflow_provider_raybatch.job.scheduling.claims`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from airflow_provider_raybatch.job.parts.part import Part
@@ -141,9 +140,7 @@ class SharedRequests:
 
         :returns: keys that are free for others, and rows to ask for those that wait here.
         """
-        keys = [row.claimed for row in rows if row.claimed is not None]
-        for row in rows:
-            row.claimed = None
+        keys = [key for row in rows if (key := row.release()) is not None]
         self._mine.difference_update(keys)
         return self.take_over(keys)
 
@@ -162,7 +159,7 @@ class SharedRequests:
                 some = [one for one in some if _references(one) == _references(row)]
                 self._waiting |= {key: left} if left else {}
                 for one in some:
-                    one.prepared = replace(one.prepared, key=row.prepared.key)
+                    one.follow(row)
             if some:
                 found[row] = some
                 self.waiting -= len(some)

@@ -64,7 +64,7 @@ def _access(step: Job) -> ImageAccess | None:
 
 def _move(rows: Sequence[Row], ranked: Sequence[InChunk]) -> None:
     for row, (chunk, place) in zip(rows, ranked, strict=True):
-        row.rows, row.place = chunk, place
+        row.move(chunk, place)
 
 
 def steps_of(job: Job, engine: Any, process: str) -> list[StepWork]:

@@ -307,10 +307,9 @@ class _Asker(RowAsker):
             for row in some:
                 row.result = leader.result
         parts = [one.part for one in self._step.writer.write([*rows, *late])]
-        made = Written(parts, [*rows, *late], uncounted=len(late))
-        if any(row.prepared.key for row in rows):
-            made.keys = [(made.parts[0], [row.prepared.key for row in rows if row.prepared.key])]
-        return made
+        keys = [row.prepared.key for row in rows if row.prepared.key]
+        answers = [(parts[0], keys)] if keys else []
+        return Written(parts, [*rows, *late], uncounted=len(late), keys=answers)
 
 
 class _Costs(Costs):
