@@ -89,7 +89,8 @@ class ChunkRows:
     :param table: their columns, where the source is Arrow; else they are made of `rows`.
     :param partition: columns that the file's folders name; they replace those of the file.
     :param shown: values of the partition that the prompt needs.
-    :ivar answers: columns that earlier steps have added, of all rows; ``None`` without any.
+    :param answers: columns that earlier steps have added, of all rows; ``None`` without any.
+    :param from_file: the rows without these columns, where `rows` have them.
     """
 
     def __init__(
@@ -98,12 +99,14 @@ class ChunkRows:
         table: pa.Table | None = None,
         partition: Partition | None = None,
         shown: Mapping[str, Any] | None = None,
+        answers: pa.Table | None = None,
+        from_file: Sequence[dict[str, Any] | BadRow] | None = None,
     ) -> None:
         self.rows = [{**row, **shown} if isinstance(row, dict) else row for row in rows] if shown else rows
-        self.from_file = rows
+        self.from_file = rows if from_file is None else from_file
         self.table = table
         self.partition = partition or {}
-        self.answers: pa.Table | None = None
+        self.answers = answers
 
     def with_answers(self, places: Sequence[int], answers: pa.Table) -> ChunkRows:
         """Some rows, none of them bad, with the columns that a step has added.
@@ -112,15 +115,13 @@ class ChunkRows:
         """
         index = pa.array(places, pa.int64())
         table = None if self.table is None else as_plain(self.table).take(index)
-        made = ChunkRows([self.from_file[place] for place in places], table, self.partition)
-        before = [self.rows[place] for place in places]
-        values = answers.to_pylist()
-        made.rows = [{**row, **own} for row, own in zip(before, values, strict=True) if isinstance(row, dict)]
-        made.answers = answers
+        from_file = [self.from_file[place] for place in places]
+        before = zip((self.rows[place] for place in places), answers.to_pylist(), strict=True)
+        rows = [{**row, **own} for row, own in before if isinstance(row, dict)]
         if self.answers is not None:
             earlier = self.answers.take(index)
-            made.answers = pa.table({**_columns(earlier), **_columns(answers)})
-        return made
+            answers = pa.table({**_columns(earlier), **_columns(answers)})
+        return ChunkRows(rows, table, self.partition, answers=answers, from_file=from_file)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -222,8 +223,8 @@ def _tables(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int]
             arrow.setdefault(id(rows), []).append(number)
     for numbers in text.values():
         found = [chosen[number] for number in numbers]
-        joined = ChunkRows([rows.from_file[place] for rows, place in found], None, found[0][0].partition)
-        joined.answers = _joined_answers(found)
+        own, partition = [rows.from_file[place] for rows, place in found], found[0][0].partition
+        joined = ChunkRows(own, None, partition, answers=_joined_answers(found))
         for places, table in joined.portions(range(len(found))):
             yield [numbers[place] for place in places], table
     for numbers in arrow.values():

@@ -122,23 +122,57 @@ class GuardedRequest(urllib.request.Request):
     :param login: as the header ``Authorization`` has it; only redirects to the same server keep it.
     :param bounds: for a request that a row asks for.
 
-    :ivar named: the URL that led here, without its query; empty for one that the user named.
-    :ivar is_after_public: whether a public host led here.
+    :param named: the URL that led here, without its query; empty for one that the user named.
+    :param is_after_public: whether a public host led here.
     :ivar is_public: whether its host is public; known once it is connected to.
     """
 
-    named = ""
-    is_after_public = is_public = is_proxied = False
+    is_public = is_proxied = False
 
-    def __init__(self, url: str, span: str = "", login: str = "", bounds: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        span: str = "",
+        login: str = "",
+        bounds: Bounds | None = None,
+        named: str = "",
+        is_after_public: bool = False,
+    ) -> None:
         own = {"Range": span, "Authorization": login}
         super().__init__(url, headers=_AGENT | {name: value for name, value in own.items() if value})
         self.span, self.login, self.bounds = span, login, bounds
+        self.named, self.is_after_public = named, is_after_public
 
     def set_proxy(self, host: str, type: str) -> None:
         """Let a proxy of the environment fetch it."""
         self.is_proxied = True
         super().set_proxy(host, type)
+
+    def resolve(self) -> list[Any]:
+        """Addresses to connect to; empty for a request by a proxy.
+
+        :raises NotFollowedError: one of them is refused.
+        :raises OSError: the name has no address.
+        """
+        parts = urlsplit(self.full_url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        flags = socket.AI_NUMERICHOST if self.is_proxied else 0
+        try:
+            found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM, flags=flags)
+            addresses = [one[4] for one in found]
+        except socket.gaierror:
+            if not self.is_proxied:
+                raise
+            addresses = []
+        reaches = {str(address[0]): reach_of(str(address[0])) for address in addresses}
+        for address, reach in reaches.items():
+            if reach is Reach.NEVER or (reach is Reach.PRIVATE and (self.is_after_public or self.bounds)):
+                leads = f"{self.named} redirects to" if self.named else f"{shown_uri(self.full_url)} is at"
+                why = f"the {reach.value} address {address}"
+                whose = f", the address of {parts.hostname}" if parts.hostname != address else ""
+                raise NotFollowedError(f"{leads} {why}{whose}")
+        self.is_public = self.is_proxied or Reach.PUBLIC in reaches.values()
+        return [] if self.is_proxied else addresses
 
 
 def untrusted(error: Exception) -> str:
@@ -194,10 +228,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             raise NotFollowedError(f"{here} redirects to {shown_uri(newurl)}")
         old = urlsplit(req.full_url)
         is_same = (new.scheme, new.netloc) == (old.scheme, old.netloc)
-        request = GuardedRequest(newurl, req.span, req.login if is_same else "", req.bounds)
-        request.named = here
-        request.is_after_public = req.is_public  # as all hosts after a public one are
-        return request
+        login = req.login if is_same else ""
+        # All hosts after a public one are public.
+        return GuardedRequest(newurl, req.span, login, req.bounds, named=here, is_after_public=req.is_public)
 
 
 class _Connection(http.client.HTTPConnection):
@@ -208,6 +241,14 @@ class _Connection(http.client.HTTPConnection):
             super().connect()
         else:
             self.sock = _connected(self.addresses, self.timeout)
+
+    def guard(self, addresses: Sequence[Any], bounds: Bounds | None) -> _Connection:
+        """Connect only to these addresses, and read within the bounds."""
+        self.addresses = addresses
+        if bounds is not None:
+            self.timeout = bounds.seconds_left
+            self.response_class = partial(_BoundedAnswer, bounds=bounds)  # type: ignore[assignment] # as one
+        return self
 
 
 class _BoundedAnswer(http.client.HTTPResponse):
@@ -240,17 +281,8 @@ class _SecureConnection(http.client.HTTPSConnection, _Connection):
 
 def _connecting(kind: type[_Connection], req: urllib.request.Request) -> Callable[..., _Connection]:
     assert isinstance(req, GuardedRequest)
-    addresses, bounds = _checked(req), req.bounds
-
-    def connection(*arguments: Any, **options: Any) -> _Connection:
-        made = kind(*arguments, **options)
-        made.addresses = addresses
-        if bounds is not None:
-            made.timeout = bounds.seconds_left
-            made.response_class = partial(_BoundedAnswer, bounds=bounds)  # type: ignore[assignment] # as one
-        return made
-
-    return connection
+    addresses, bounds = req.resolve(), req.bounds
+    return lambda *arguments, **options: kind(*arguments, **options).guard(addresses, bounds)
 
 
 def _connected(addresses: Sequence[Any], timeout: float | None) -> socket.socket:
@@ -259,30 +291,3 @@ def _connected(addresses: Sequence[Any], timeout: float | None) -> socket.socket
         with contextlib.suppress(OSError):
             return socket.create_connection(address[:2], timeout)
     return socket.create_connection(last[:2], timeout)
-
-
-def _checked(req: GuardedRequest) -> list[Any]:
-    """Addresses to connect to; empty for a request by a proxy.
-
-    :raises NotFollowedError: one of them is refused.
-    :raises OSError: the name has no address.
-    """
-    parts = urlsplit(req.full_url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    flags = socket.AI_NUMERICHOST if req.is_proxied else 0
-    try:
-        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM, flags=flags)
-        addresses = [one[4] for one in found]
-    except socket.gaierror:
-        if not req.is_proxied:
-            raise
-        addresses = []
-    reaches = {str(address[0]): reach_of(str(address[0])) for address in addresses}
-    for address, reach in reaches.items():
-        if reach is Reach.NEVER or (reach is Reach.PRIVATE and (req.is_after_public or req.bounds)):
-            leads = f"{req.named} redirects to" if req.named else f"{shown_uri(req.full_url)} is at"
-            why = f"the {reach.value} address {address}"
-            whose = f", the address of {parts.hostname}" if parts.hostname != address else ""
-            raise NotFollowedError(f"{leads} {why}{whose}")
-    req.is_public = req.is_proxied or Reach.PUBLIC in reaches.values()
-    return [] if req.is_proxied else addresses

@@ -135,7 +135,7 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
         with lock:
             if file.content is not None and len(file.content) <= room:
                 room -= len(file.content)
-                found.content = file.content
+                return replace(found, content=file.content)
         return found
 
     found, bounds, ends = _Look(), array("q", [0]), array("q")
@@ -223,6 +223,12 @@ class _Look:
     schema: pa.Schema | None = None
     content: bytes | None = None
 
+    def add_cell(self, start: int, rows: int, stop: int) -> None:
+        """Add rows of text; the next ones start where they stop."""
+        self.starts.append(start)
+        self.sizes.append(rows)
+        self.end = stop
+
     def add(self, group: int, rows: int, step: int) -> None:
         """Add a row group or batch, in pieces of at most `step` rows."""
         for start in range(0, rows, step):
@@ -232,13 +238,10 @@ class _Look:
 
 
 def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look:
-    look = _Look()
     with open_file(file, credentials) as stream:
         try:
-            parquet = pq.ParquetFile(
-                stream, metadata=pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))
-            )
-            schema = parquet.schema_arrow
+            meta = pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))
+            schema = pq.ParquetFile(stream, metadata=meta).schema_arrow
         except pa.ArrowNotImplementedError as error:
             raise PreflightError(
                 f"source: {file.shown} has a type that Arrow can't read ({_first_line(error)}); cast that "
@@ -249,15 +252,13 @@ def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look
             raise PreflightError(
                 f"source: {file.shown} is not a readable Parquet file ({_first_line(error)}); write it again."
             ) from error
-        meta = parquet.metadata
-        for group in range(meta.num_row_groups):
-            look.add(group, meta.row_group(group).num_rows, rows_of_bytes(meta, group))
-    look.schema = _plain_columns(file, schema)
+    look = _Look(schema=_plain_columns(file, schema))
+    for group in range(meta.num_row_groups):
+        look.add(group, meta.row_group(group).num_rows, rows_of_bytes(meta, group))
     return look
 
 
 def _look_arrow(file: SourceFile, credentials: AwsCredentials | None) -> _Look:
-    look = _Look()
     with open_file(file, credentials) as stream:
         try:
             schema, batches = arrow_batches.batches(stream)
@@ -267,9 +268,9 @@ def _look_arrow(file: SourceFile, credentials: AwsCredentials | None) -> _Look:
                 f"source: {file.shown} can't be read as Arrow ({_first_line(error)}); write it again, or as "
                 "Parquet."
             ) from error
+    look = _Look(schema=_plain_columns(file, schema))
     for batch in batches:
         look.add(batch.at, batch.rows, _rows_of_bytes(batch.rows, batch.size))
-    look.schema = _plain_columns(file, schema)
     return look
 
 
@@ -310,19 +311,18 @@ def _first_line(error: Exception) -> str:
 
 
 def _look_text(file: SourceFile, kind: SourceFormat, credentials: AwsCredentials | None) -> _Look:
-    look, is_csv = _Look(), kind == "csv"
+    is_csv = kind == "csv"
     # A small file may have to feed several replicas; a large one's index must not fill the memory.
     cell_rows = _SMALL_CELL if file.size < _SMALL_FILE else CELL_ROWS
     with open_file(file, credentials) as stream:
         content.check_text(file, "csv" if is_csv else "jsonl", stream)
         columns, start = text_start(file, stream, is_csv)
+        look = _Look(schema=pa.schema([(name, pa.string()) for name in columns]) if is_csv else None)
         first = b"" if is_csv else content.first_line(stream, start)
         cells = index(stream, quoted=is_csv, start=start, cell_rows=cell_rows, delimiter=file.delimiter)
         try:
             for cell in cells:
-                look.starts.append(cell.start)
-                look.sizes.append(cell.rows)
-                look.end = cell.stop  # where the next one starts
+                look.add_cell(cell.start, cell.rows, cell.stop)
         except LongRowError as error:
             why = "is a quote never closed?" if is_csv else f"JSONL has one object a line; {content.LINES}."
             raise PreflightError(
@@ -336,7 +336,6 @@ def _look_text(file: SourceFile, kind: SourceFormat, credentials: AwsCredentials
             ) from error
         if kind == "jsonl":  # a broken line of a batch file is answered, as the first one is
             content.check_lines(file, stream, start, first, sum(look.sizes))
-    look.schema = pa.schema([(name, pa.string()) for name in columns]) if is_csv else None
     return look
 
 
