@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,6 +94,26 @@ class ReplicaProgress:
     def answer(self, step: int, rows: int) -> None:
         """So many rows have an answer of a step before the last one in a part."""
         self.answered = {**self.answered, step: self.answered.get(step, 0) + rows}  # copies keep theirs
+
+    def await_engine(self) -> None:
+        """It waits for a warm engine."""
+        self.is_warm, self.state = True, "waiting"
+
+    def take(self, gpus: list[str], nodes: Sequence[str] = ()) -> None:
+        """Its engine has these GPUs; `nodes` are theirs where the engine is a warm one."""
+        self.gpus, self.nodes = gpus, [*nodes] or self.nodes
+
+    def start(self) -> None:
+        """It has got a warm engine, and opens it now."""
+        self.state, self.started = "starting", time.time()
+
+    def ready(self) -> None:
+        """Its engine is ready."""
+        self.startup_seconds, self.state = round(time.time() - self.started, 2), "ready"
+
+    def end(self) -> None:
+        """Its process does nothing more."""
+        self.state = "ended"
 
     @property
     def has_gpus(self) -> bool:

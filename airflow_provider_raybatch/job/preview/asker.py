@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -69,10 +69,10 @@ def answers(asking: Asking, coordinator: Any) -> list[RowAnswer]:
         proxy = access.import_engine(spec, asking.job.environment, False)
         engine = open_engine(spec, False, proxy, asking.model.files)
         access.opened()
-        report.startup_seconds, report.state = time.time() - report.started, "ready"
+        report.ready()
         return asyncio.run(_answered(asking, engine, access, stop))
     finally:
-        report.state = "ended"
+        report.end()
         ray.get(reporter.send(), timeout=_REPORT_SECONDS)
 
 
@@ -100,8 +100,8 @@ async def _asked(asking: Asking, engine: Engine, stop: threading.Event) -> list[
         encoded = await asyncio.to_thread(_with_images, asking.job, engine, requests, encoded, stop)
         if stop.is_set():
             return []  # some requests may lack their images
-        for row, made in zip(rows, await _generated(engine, encoded, stop), strict=True):
-            row.result = made
+        generated = await _generated(engine, encoded, stop)
+        rows = [replace(row, result=made) for row, made in zip(rows, generated, strict=True)]
         if not stop.is_set():
             rows = await asyncio.to_thread(steps.next, rows)
     return [] if stop.is_set() else steps.answers()

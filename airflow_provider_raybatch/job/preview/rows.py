@@ -35,7 +35,7 @@ from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.work import Job
 
 
-@dataclass
+@dataclass(frozen=True)
 class PreviewedRows:
     """The rows of a preview.
 
@@ -66,26 +66,26 @@ def preview(found: Inspected, wanted: PreviewRequest, refusals: Refusals) -> Pre
 
     :param found: by :func:`~airflow_provider_raybatch.job.preview.inspection.inspect`.
     """
-    made = PreviewedRows()
+    rows, counted, read = list[PreviewRow](), Counted(), list[Read]()
     if found.source is not None and found.sampled is not None:
         chunks = found.source.chunks(ROWS_PER_RUN)
         picked = picked_rows(chunks, found.source.rows, wanted.rows, wanted.seed)
         refusals.begin("rendering the rows, and looking for their answers")
         question = Question(found.asked(), picked, counts=not found.no_tokens, keeps=True)
         with refusals.caught():
-            made.counted = tokens.ask(question)
-            made.counted.note_images(refusals)
-        if made.counted.problem and found.checked is not None:  # else the check of the model says why
-            refusals.refuse(made.counted.problem)
-        made.rows = _shown(found, made.counted, is_first=wanted.seed is None, refusals=refusals)
+            counted = tokens.ask(question)
+            counted.note_images(refusals)
+        if counted.problem and found.checked is not None:  # else the check of the model says why
+            refusals.refuse(counted.problem)
+        rows = _shown(found, counted, is_first=wanted.seed is None, refusals=refusals)
         asks = wanted.ask and found.spec.engine != "ray_data_llm"
         if asks and found.job is not None and found.source_fits:
             # A row that the first step skips may be asked by a later one.
-            may_ask = [row for row in made.sound(wanted.ask) if found.spec.steps or not row.is_skipped]
+            sound = PreviewedRows(rows).sound(wanted.ask)
+            may_ask = {row.ordinal for row in sound if found.spec.steps or not row.is_skipped}
             with refusals.caught():
-                made.read = read_rows(found.job, picked, {row.ordinal for row in may_ask})
-    made.fits = refusals.passes(sized, found, found.unfinished, refusals)
-    return made
+                read = read_rows(found.job, picked, may_ask)
+    return PreviewedRows(rows, counted, read, refusals.passes(sized, found, found.unfinished, refusals))
 
 
 def end_of_preview(found: Inspected, made: PreviewedRows, refusals: Refusals) -> Preview:

@@ -62,8 +62,7 @@ class PreviewedSteps:
                 found.append(row)
             elif isinstance(request, RowFailure) and row.result is None:
                 # Rows that can't be rendered are not among them: an image has failed, or an earlier answer.
-                row.result = request
-                self._writers[row.step].show(row, request)
+                self._writers[row.step].show(row, request, request)
         return found
 
 
@@ -82,17 +81,18 @@ class _ShownAnswers(PartWriter):
         task = self._job.task
         for row, made in zip(rows, decoded(self._engine, [row.result for row in rows]), strict=True):
             request = row.prepared.request
-            row.result = made
+            checked = made
             if isinstance(made, Response) and isinstance(request, Request):
-                row.result = task.check(made, request.sampling)
-            self.show(row, made)
+                checked = task.check(made, request.sampling)
+            row.result = checked
+            self.show(row, made, checked)
 
-    def show(self, row: Row, made: Response | RowFailure) -> None:
+    def show(self, row: Row, made: Response | RowFailure, checked: Response | RowFailure) -> None:
         """Keep what became of a row.
 
-        :param made: as it came; the row's `result` is what a job would make of it.
+        :param made: as it came, and `checked` what a job would make of it.
         """
-        answer = row_answer(self._job.task, row.position, made, row.result, self._names[row.step])
+        answer = row_answer(self._job.task, row.position, made, checked, self._names[row.step])
         request = row.prepared.request
         if row.step and isinstance(request, Request):
             messages = shown_messages(request, MOST_OF_STEP, _MOST_MESSAGES)

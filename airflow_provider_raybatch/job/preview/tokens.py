@@ -204,7 +204,7 @@ class Question:
     keeps: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Counted:
     """The answer.
 
@@ -278,23 +278,24 @@ def together(parts: Sequence[Counted]) -> Counted:
 
 def counted(question: Question) -> Counted:
     """See :func:`ask`; in this process."""
-    job, found = question.job, Counted()
+    job, problem = question.job, ""
     set_environment(job.environment)
     counter: Counter | None = None
     if question.counts:
         try:
             access = image_access(job.spec, job.listing, job.credentials)
             counter = EchoCounter(job.spec) if job.spec.engine == "echo" else VllmCounter(job.spec, access)
-            found.context = counter.context
         except RaybatchError as error:
-            found.problem = str(error)
-    for ordinals, prepared in _rows(question, found.skipped):
-        found.ordinals += ordinals
+            problem = str(error)
+    ordinals, skipped = list[int](), dict[int, PreparedRow]()
+    prepared, lengths = list[PreparedRow](), list[PromptLength]()
+    for some, rows in _rows(question, skipped):
+        ordinals += some
         if question.keeps:
-            found.prepared += prepared
+            prepared += rows
         if counter is not None:
-            found.lengths += _lengths(counter, prepared)
-    return found
+            lengths += _lengths(counter, rows)
+    return Counted(ordinals, skipped, prepared, lengths, 0 if counter is None else counter.context, problem)
 
 
 def _rows(

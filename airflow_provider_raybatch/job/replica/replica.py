@@ -98,9 +98,8 @@ class Replica(ReplicaProcess):
                 return
         self._access.opened()
         coordinator.describe.remote(self.engine.info)
-        self.report.startup_seconds = round(time.time() - self.report.started, 2)
         self.cpu_before = time.process_time()
-        self.report.state = "ready"
+        self.report.ready()
         self.reporter.send()
 
     def _open(self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], spans_nodes: bool) -> bool:
@@ -155,7 +154,7 @@ class Replica(ReplicaProcess):
         """Take no more part: its GPUs are free, or will be when Ray Data ends the actor without a ticket."""
         self._has_left = True
         self.begun.remove()
-        self.report.state = "ended"
+        self.report.end()
         self.reporter.send()
 
     def _measure(self) -> None:

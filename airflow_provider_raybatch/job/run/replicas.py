@@ -50,6 +50,11 @@ class _Actor:
     group: PlacementGroup | None
     was_seen: bool = False
 
+    def has_ended(self, is_named: bool) -> bool:
+        """Whether Ray has named it once, and does not now."""
+        self.was_seen |= is_named
+        return self.was_seen and not is_named
+
 
 class ReplicaActors:
     """Those of one run."""
@@ -107,10 +112,9 @@ class ReplicaActors:
             return
         with self._lock:
             for name, actor in list(self._actors.items()):
-                if actor.was_seen and name not in named:
+                if actor.has_ended(name in named):
                     ended.add(name)
                     self._forget(name)
-                actor.was_seen |= name in named
             # The end of an actor that Ray Data has not dropped would fail the Dataset. Once one that left has
             # ended, those that wait for room were dropped before it.
             waiting = self._actors.keys() & named - set(started) if ended & set(left) else set()

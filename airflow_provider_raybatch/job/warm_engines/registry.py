@@ -68,6 +68,12 @@ class _Listed:
     state: WarmEngineState | None = None
     has_answered: bool = False
 
+    def ask(self) -> None:
+        self.answer, self.state = self.actor.state.remote(), None
+
+    def hear(self) -> None:
+        self.state, self.has_answered = ray.get(self.answer), True
+
 
 @dataclass
 class WarmEngineRegistry:
@@ -113,14 +119,13 @@ class WarmEngineRegistry:
     def _hear(self) -> None:
         for one in self._listed.values():
             if one.state is not None:
-                one.answer, one.state = one.actor.state.remote(), None
+                one.ask()
         names = {one.answer: name for name, one in self._listed.items()}
         if not names:
             return
         for answer in ray.wait(list(names), num_returns=len(names), timeout=_ANSWER_SECONDS)[0]:
-            one = self._listed[names[answer]]
             try:
-                one.state, one.has_answered = ray.get(answer), True
+                self._listed[names[answer]].hear()
             except ray.exceptions.RayError:  # it has ended meanwhile
                 del self._listed[names[answer]]
 

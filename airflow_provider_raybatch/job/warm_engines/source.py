@@ -74,7 +74,7 @@ class EngineAccess:
     def __init__(self, report: ReplicaProgress) -> None:
         self._report = report
         self._meter: GpuMeter | None = None
-        report.gpus = _gpus()
+        report.take(_gpus())
 
     def acquire(self, is_needed: Callable[[], bool], pause: float) -> bool:
         """Wait until there is an engine for the replica.

@@ -45,15 +45,14 @@ class WarmEngineAccess(EngineAccess):
         self._seconds = seconds
         self._coordinator = coordinator
         self._front_end: RemoteFrontEnd | None = None
-        report.is_warm = True
-        report.state = "waiting"
+        report.await_engine()
 
     def acquire(self, is_needed: Callable[[], bool], pause: float) -> bool:
         """See :class:`EngineAccess`."""
         while is_needed():
             actor = ray.get(self._coordinator.engine_for.remote(self._holder, self._report.node))
             if actor is not None:
-                self._report.state, self._report.started = "starting", time.time()
+                self._report.start()
                 self._front_end = RemoteFrontEnd(actor, self._holder, self._seconds)
                 return True
             time.sleep(pause)
@@ -65,8 +64,8 @@ class WarmEngineAccess(EngineAccess):
         """See :class:`EngineAccess`."""
         assert self._front_end is not None
         self._front_end.begin(environment, spec.engine == "vllm")
-        self._report.gpus = self._front_end.gpus
-        self._report.nodes = [self._front_end.node] * len(self._report.gpus)
+        gpus = self._front_end.gpus
+        self._report.take(gpus, [self._front_end.node] * len(gpus))
         return EngineProxy(self._front_end)
 
     def should_restart(self, death: EngineDeadError, is_first: bool, is_needed: Callable[[], bool]) -> bool:
