@@ -3,20 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
-
-
-class HasDashboard(Protocol):
-    """An operator with this link."""
-
-    dashboard_url: str | None
-    """Of its job; empty where there is none, ``None`` where the operator doesn't know."""
 
 
 class RayDashboardLink(BaseOperatorLink):
@@ -42,8 +35,7 @@ class RayDashboardLink(BaseOperatorLink):
         url = XCom.get_value(key=self.xcom_key, ti_key=ti_key)
         return url if isinstance(url, str) else ""
 
-    def show(self, operator: HasDashboard, task_instance: Any, url: str | None) -> None:
+    def show(self, task_instance: Any, url: str | None) -> None:
         """Make the link point to `url` while the task runs; without one, no link is shown."""
-        operator.dashboard_url = url or ""
         if url:
             task_instance.xcom_push(key=self.xcom_key, value=url)

@@ -393,8 +393,8 @@ class RayOperator(CommonArguments):
         return result
 
     def _show_link(self, context: Context, url: str | None) -> None:
+        self.dashboard_url = url or ""
         try:
-            RayDashboardLink().show(self, context["ti"], url)
-        except Exception as error:
-            # A missing link must not fail a job that exists.
+            RayDashboardLink().show(context["ti"], url)
+        except Exception as error:  # a missing link must not fail a job that exists
             self.log.warning("There will be no link to the Ray dashboard: %s", error)

@@ -145,11 +145,12 @@ class OwnPlace(Place):
         self, api: KubernetesClient, order: Order, claimed: Claimed
     ) -> AsyncIterator[RayJobsClient | None]:
         rayjob = claimed.state
-        cluster = await self._found(api, order.run, rayjob, order.window, batch=order.finished is not None)
+        batch = order.finished is not None
+        succeeded = rayjob.terminal and not batch
+        cluster = await self._found(api, order.run, rayjob, order.window, batch=batch, succeeded=succeeded)
         order.on_cluster(cluster)
         order.log.info("%s", claimed.sentence)
-        if rayjob.terminal and order.finished is None:
-            cluster.has_succeeded = True
+        if succeeded:
             yield None
             return
         if not rayjob.terminal:
@@ -179,6 +180,7 @@ class OwnPlace(Place):
         window: float | None = None,
         *,
         batch: bool = True,
+        succeeded: bool = False,
     ) -> OwnCluster:
         """The cluster of a RayJob, with its address once its head may answer."""
         token = cluster_token(run.secret, rayjob.secret) if run.secret and rayjob.secret else ""
@@ -193,6 +195,7 @@ class OwnPlace(Place):
             ray_cluster=rayjob.ray_cluster,
             address=address,
             batch=batch,
+            has_succeeded=succeeded,
         )
 
     async def _own(self, api: KubernetesClient, run: OneRun) -> list[RayJobState]:
@@ -216,9 +219,10 @@ class OwnPlace(Place):
             own = await self._own(api, run)
             if not own:
                 return None
-            window = own[-1].active_deadline
-            cluster = await self._found(api, run, own[-1], window and float(window), batch=batch)
-            cluster.has_succeeded = not batch and own[-1].job_status == JobStatus.SUCCEEDED
+            last = own[-1]
+            window = last.active_deadline and float(last.active_deadline)
+            succeeded = not batch and last.job_status == JobStatus.SUCCEEDED
+            cluster = await self._found(api, run, last, window, batch=batch, succeeded=succeeded)
             return cluster if cluster.is_reachable or cluster.has_succeeded else None
 
     async def stop_run(self, run: OneRun, log: Log, timeout: float = STOP_TIMEOUT) -> list[str]:  # noqa: ASYNC109 - handed on

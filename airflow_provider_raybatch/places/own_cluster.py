@@ -48,11 +48,10 @@ class OwnCluster(Cluster):
     :param address: ``None`` before the head is ready.
     :param ray_cluster: name of the RayCluster; empty before KubeRay has made it.
     :param batch: whether its job writes events, so that Kubernetes' word alone does not tell a result.
+    :param has_succeeded: whether KubeRay says that its job has succeeded, so no further request is needed.
     """
 
     ends_with_job = True
-    has_succeeded = False
-    """Whether KubeRay says that its job has succeeded, so no further request is needed."""
 
     def __init__(
         self,
@@ -65,10 +64,11 @@ class OwnCluster(Cluster):
         ray_cluster: str = "",
         address: ClusterAddress | None = None,
         batch: bool = True,
+        has_succeeded: bool = False,
     ) -> None:
         self.kubernetes, self.claim, self.token, self.window = kubernetes, claim, token, window
         self.submission_id, self.batch, self.uid = submission_id, batch, claim.uid
-        self.ray_cluster = ray_cluster
+        self.ray_cluster, self.has_succeeded = ray_cluster, has_succeeded
         self._address = address
         self.facts = {**kubernetes.definition.to_json(), "claim": claim.to_json()}
         self.secrets = (token,) if token else ()
@@ -87,6 +87,10 @@ class OwnCluster(Cluster):
     @address.setter
     def address(self, address: ClusterAddress) -> None:
         self._address = address
+
+    def answers(self, ray_cluster: str, address: ClusterAddress) -> None:
+        """The Jobs API of the RayCluster that KubeRay has made for it answers."""
+        self.ray_cluster, self.address = ray_cluster, address
 
     @property
     def shown(self) -> str:
@@ -245,7 +249,7 @@ async def wait_until_ready(
         wrong = version_mismatch(declared, version, cluster.kubernetes.definition.image or "")
         if wrong is not None:
             raise ClusterNotReadyError(wrong, FailureClass.USER_ERROR)
-        cluster.ray_cluster, cluster.address = rayjob.ray_cluster, address
+        cluster.answers(rayjob.ray_cluster, address)
         return None
 
     def tell(line: str) -> None:

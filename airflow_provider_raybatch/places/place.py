@@ -107,9 +107,14 @@ class Cluster:
     """Whether its job is known to have succeeded without a question to the cluster."""
 
     def __init__(
-        self, address: ClusterAddress, page: str | None = None, secrets: tuple[str, ...] = ()
+        self,
+        address: ClusterAddress,
+        page: str | None = None,
+        secrets: tuple[str, ...] = (),
+        of_trigger: dict[str, Any] | None = None,
+        host: Host | None = None,
     ) -> None:
-        self.address = address
+        self.address, self.of_trigger, self.host = address, of_trigger, host
         self.secrets = secrets
         self._page = page
 

@@ -151,7 +151,6 @@ class NamedPlace(SharedPlace):
                 api, of.server, str(of.definition.name), of.definition.dashboard_address
             )
         token = token_of(address)
-        cluster = Cluster(address, of.page(address), (token,) if token else ())
-        cluster.of_trigger = of.definition.to_json()
-        cluster.host = None if shared is None else LeaseKeeper(of, shared)
-        return cluster
+        host = None if shared is None else LeaseKeeper(of, shared)
+        secrets = (token,) if token else ()
+        return Cluster(address, of.page(address), secrets, of.definition.to_json(), host)

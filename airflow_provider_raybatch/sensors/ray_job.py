@@ -98,7 +98,8 @@ class RayJobSensor(BaseSensorOperator):
             given_cluster(self.ray_cluster),
         )
         check_one_cluster(self.ray_conn_id, self.ray_cluster)
-        RayDashboardLink().show(self, context["ti"], self._dashboard_url())
+        self.dashboard_url = self._dashboard_url() or ""
+        RayDashboardLink().show(context["ti"], self.dashboard_url)
         deferrable = boolean(self.deferrable, "deferrable")
         if not deferrable:
             return super().execute(context)

@@ -37,6 +37,12 @@ class FunnelStep:
     tokens: int | None = None
     dropped: Counter[str] = field(default_factory=Counter)
 
+    def count(self, batch: pa.RecordBatch, tokens: str | None) -> None:
+        """Count rows that are left; `tokens` names the column that counts their tokens."""
+        self.rows += batch.num_rows
+        if tokens is not None:
+            self.tokens = (self.tokens or 0) + (pc.sum(batch.column(tokens)).as_py() or 0)
+
 
 @dataclass
 class Funnel:
@@ -136,7 +142,7 @@ def sift(
     for batch in batches:
         if tokens:
             _check_numbers(batch.schema, tokens)
-        _count(funnel.steps[0], batch, tokens)
+        funnel.steps[0].count(batch, tokens)
         current, original = batch, batch
         for step, figures in zip(steps, funnel.steps[1:], strict=True):
             checked = step(current)
@@ -144,7 +150,7 @@ def sift(
             _write_drops(dropped, step.name, original, checked.drops, keep)
             figures.dropped.update(drop.rule for drop in checked.drops if drop)
             current, original = checked.batch.filter(keep), original.filter(keep)
-            _count(figures, original, tokens)
+            figures.count(original, tokens)
         kept.write(current)
     return funnel
 
@@ -192,12 +198,6 @@ def _check_numbers(schema: pa.Schema, name: str) -> None:
         raise WorkflowError(
             f"tokens: {name!r} holds {kind} and not numbers; name a column that counts tokens."
         )
-
-
-def _count(figures: FunnelStep, batch: pa.RecordBatch, tokens: str | None) -> None:
-    figures.rows += batch.num_rows
-    if tokens is not None:
-        figures.tokens = (figures.tokens or 0) + (pc.sum(batch.column(tokens)).as_py() or 0)
 
 
 def _write_drops(

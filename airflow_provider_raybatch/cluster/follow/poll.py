@@ -167,8 +167,7 @@ async def follow(
     pace, quiet, log_at = client.pace, 0, 0.0
     # Followers that start together, as after a restart of the triggerer, spread over the interval.
     share = random.random()
-    pace.followers += 1
-    try:
+    with pace.following():
         while True:
             async with pace.turn(_in_time(job, job.longest_pause)) as is_busy:
                 is_first = not (job.from_start or state.log_read)  # it shows no line
@@ -185,8 +184,6 @@ async def follow(
             state = verdict.state
             await asyncio.sleep(_in_time(job, share * pause))
             share = random.uniform(0.9, 1.1)  # else those that waited for each other stay together
-    finally:
-        pace.followers -= 1
 
 
 def _in_time(job: Followed, seconds: float) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, Self
 from urllib.parse import quote
@@ -57,6 +57,15 @@ class Pace:
     def __init__(self) -> None:
         self.followers = 0
         self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Count a follower for the time of the block."""
+        self.followers += 1
+        try:
+            yield
+        finally:
+            self.followers -= 1
 
     @asynccontextmanager
     async def turn(self, longest: float) -> AsyncIterator[bool]:

@@ -37,7 +37,9 @@ class NotARayDashboardError(ClusterUnreachableError):
 class AnswerTooLargeError(ClusterError):
     """An answer has more bytes than are read; `received` are its first ones."""
 
-    received: bytes = b""
+    def __init__(self, message: str, received: bytes = b"") -> None:
+        super().__init__(message)
+        self.received = received
 
 
 class JobExistsError(ClusterError):

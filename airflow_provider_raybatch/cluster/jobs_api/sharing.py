@@ -20,7 +20,20 @@ class _Shared:
         self.client = client
         self.users = 0
         self.is_open = False
-        self.opening = asyncio.Lock()
+        self._opening = asyncio.Lock()
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[None]:
+        """Count a user, and let the first one open the client."""
+        self.users += 1
+        try:
+            async with self._opening:
+                if not self.is_open:
+                    await self.client.__aenter__()
+                    self.is_open = True
+            yield
+        finally:
+            self.users -= 1
 
 
 _CLIENTS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, _Shared]] = WeakKeyDictionary()
@@ -33,15 +46,10 @@ async def shared(key: object, make: Callable[[], Client]) -> AsyncIterator[Clien
     found = clients.get(key)
     if found is None:
         found = clients[key] = _Shared(make())
-    found.users += 1
     try:
-        async with found.opening:
-            if not found.is_open:
-                await found.client.__aenter__()
-                found.is_open = True
-        yield cast("Client", found.client)
+        async with found.use():
+            yield cast("Client", found.client)
     finally:
-        found.users -= 1
         if not found.users:
             del clients[key]
             if found.is_open:

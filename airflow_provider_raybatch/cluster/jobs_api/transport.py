@@ -242,12 +242,11 @@ class Transport:
             if len(content) > most:
                 if not answer.is_success:
                     break
-                error = AnswerTooLargeError(
+                raise AnswerTooLargeError(
                     f"The Ray cluster at {self._address.shown} answers {asked} with more than "
-                    f"{most / 2**20:,.0f} MiB, which are not read."
+                    f"{most / 2**20:,.0f} MiB, which are not read.",
+                    bytes(content),
                 )
-                error.received = bytes(content)
-                raise error
         return httpx.Response(answer.status_code, content=bytes(content))
 
     def _transport_error(self, error: Exception) -> ClusterError:

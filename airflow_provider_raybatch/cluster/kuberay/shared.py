@@ -62,13 +62,16 @@ class SharedRayCluster(KubeRayCluster):
         made = super().from_json(data)
         assert isinstance(made, cls)
         try:
-            made.claim = ClusterClaim.from_json(data["claim"])
-            made.lease, made.made_by = float(data["lease"]), str(data["made_by"])
+            made._read(data)
         except (KeyError, TypeError, ValueError):
             raise SpecError(
                 f"{shown(dict(data))} is not what a CreateRayCluster returned; give the whole of that."
             ) from None
         return made
+
+    def _read(self, data: Mapping[str, Any]) -> None:
+        self.claim = ClusterClaim.from_json(data["claim"])
+        self.lease, self.made_by = float(data["lease"]), str(data["made_by"])
 
     @classmethod
     def of(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -11,12 +12,6 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, come_back
-
-
-class _User:
-    """Transfers of one user: under way, and asked for, which adds those that wait."""
-
-    begun = asked = 0
 
 
 class TransferSlots:
@@ -46,7 +41,10 @@ class TransferSlots:
         self._seconds, self._longest = seconds, longest
         self._free = at_once
         self._changed = asyncio.Event()
-        self._users: dict[str, _User] = {}
+        self._begun: Counter[str] = Counter()
+        """Transfers of each user that are under way."""
+        self._asked: Counter[str] = Counter()
+        """The same with those that wait."""
 
     @asynccontextmanager
     async def slot(self, owner: str) -> AsyncIterator[None]:
@@ -55,12 +53,11 @@ class TransferSlots:
         :raises OpenAiError: 429, the user has too many transfers; 503, the server has; 408, the block takes
             too long.
         """
-        user = self._users.setdefault(owner, _User())
-        if user.asked >= self._most_asked:
+        if self._asked[owner] >= self._most_asked:
             raise self._refused_user()
-        user.asked += 1
+        self._asked[owner] += 1
         try:
-            async with self._begun(user), asyncio.timeout(self._longest) as bound:
+            async with self._transfer(owner), asyncio.timeout(self._longest) as bound:
                 yield
         except TimeoutError:
             if not bound.expired():
@@ -71,36 +68,40 @@ class TransferSlots:
                 "a faster connection.",
             ) from None
         finally:
-            user.asked -= 1
-            if not user.asked:
-                self._users.pop(owner, None)
+            _remove_one(self._asked, owner)
 
     @asynccontextmanager
-    async def _begun(self, user: _User) -> AsyncIterator[None]:
+    async def _transfer(self, owner: str) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self._seconds):
-                while not self._may_begin(user):
+                while not self._may_begin(self._begun[owner]):
                     await self._changed.wait()
         except TimeoutError:
-            if user.begun:
+            if self._begun[owner]:
                 raise self._refused_user() from None
             raise come_back(503, f"The server has too many {self._what}; try again.") from None
-        user.begun += 1
+        self._begun[owner] += 1
         self._free -= 1
         try:
             yield
         finally:
-            user.begun -= 1
+            _remove_one(self._begun, owner)
             self._free += 1
             self._changed.set()
             self._changed = asyncio.Event()
 
-    def _may_begin(self, user: _User) -> bool:
-        return user.begun < self._of_user and self._free > (self._at_once / 2 if user.begun else 0)
+    def _may_begin(self, begun: int) -> bool:
+        return begun < self._of_user and self._free > (self._at_once / 2 if begun else 0)
 
     def _refused_user(self) -> OpenAiError:
         text = f"The server takes no more {self._what} of yours just now; wait for one of them to end."
         return come_back(429, text)
+
+
+def _remove_one(counts: Counter[str], owner: str) -> None:
+    counts[owner] -= 1
+    if not counts[owner]:
+        del counts[owner]
 
 
 class InSlot(Response):

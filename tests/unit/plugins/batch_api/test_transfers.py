@@ -73,7 +73,7 @@ async def test_later_transfers_of_a_user_leave_half_for_others(
     done, waiting = await asyncio.wait(asked, timeout=0)
     while len(done) < sum(taken):
         done, waiting = await asyncio.wait(asked, timeout=0)
-    assert [place._users[user].begun for user in "abcd"] == taken
+    assert [place._begun[user] for user in "abcd"] == taken
     for one in waiting:
         one.cancel()
     await asyncio.wait(asked)
@@ -150,7 +150,7 @@ async def test_slow_clients_of_some_users_block_no_other(
     service = on_disk.app.state.service
     place, of_user = (service.uploads, 8) if method == "POST" else (service.downloads, 16)
     slow = [SlowClient(on_disk, method, user) for user in users.split() for _ in range(of_user)]
-    while sum(user.asked for user in place._users.values()) < len(slow):
+    while place._asked.total() < len(slow):
         await asyncio.wait([one.answered for one in slow], timeout=0.01)
     login = {"Authorization": f"Bearer {token('ann')}"}
     transport = httpx.ASGITransport(on_disk.app)
@@ -162,7 +162,8 @@ async def test_slow_clients_of_some_users_block_no_other(
     for one in slow:
         one.answered.cancel()
     await asyncio.wait([one.answered for one in slow])
-    assert not place._users
+    assert not place._asked
+    assert not place._begun
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
