@@ -138,7 +138,7 @@ def _signing_speaker() -> Any:
     from airflow_provider_raybatch.job.control.control import EventWriter
 
     writer = EventWriter()
-    writer.key = KEY
+    writer.sign(KEY)
     return writer
 
 

@@ -36,18 +36,23 @@ class EventWriter:
     """Writes events to the driver's log, signed as soon as the job's key is known."""
 
     def __init__(self) -> None:
-        self.key: str | None = None
+        self._key: str | None = None
         self._number = 0
         self._lock = threading.Lock()
+
+    def sign(self, key: str) -> None:
+        """Sign all further events with the job's key."""
+        with self._lock:
+            self._key = key
 
     def emit(self, event: events.Event) -> None:
         """Write an event for the Airflow side; without a key, as plain text."""
         event = event.model_copy(update={"at": round(time.time(), 1)})
         with self._lock:
-            if self.key is None:
+            if self._key is None:
                 text = event.timed_text()
             else:
-                text = events.line(event, self.key, self._number)
+                text = events.line(event, self._key, self._number)
                 self._number += 1
             # In one call, so that no other output gets between text and line feed.
             print(f"{text}\n", end="", flush=True)

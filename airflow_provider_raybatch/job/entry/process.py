@@ -57,7 +57,7 @@ def drive(spec_file: str, work: Callable[[Driver], object]) -> int:
             ray.init(log_to_driver=False, logging_level="warning")
             package = credentials.fetch(spec.submission.secrets_package)
             if package.key is not None:
-                writer.key = package.key
+                writer.sign(package.key)
                 control.listen(orders_for(package.key))
             stop_on_sigterm(control)
             work(Driver(spec, spec.submission, package.secrets(), writer.emit, control))

@@ -185,7 +185,7 @@ def test_events_are_signed_as_soon_as_there_is_a_key(capsys: pytest.CaptureFixtu
     writer = EventWriter()
     failed = Failed(failure_class=FailureClass.USER_ERROR, message="source: it is empty.")
     writer.emit(failed)
-    writer.key = KEY
+    writer.sign(KEY)
     writer.emit(failed)
     writer.emit(failed)
     text, *signed = capsys.readouterr().out.splitlines()
