@@ -4,39 +4,49 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from airflow_provider_raybatch.contract import events
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import BatchManifest, Digests, Summary
+from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.contract.text import count_of, without_queries
+from airflow_provider_raybatch.contract.text import without_queries
+from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.public_errors import guarded, public_error
+from airflow_provider_raybatch.job.monitor.budget import check_cost
+from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.output.dead_letters import with_rows_left
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy, renew_report_copies
-from airflow_provider_raybatch.job.output.openai_batch.unanswered import finished, write_unanswered
 from airflow_provider_raybatch.job.output.record import new_record
 from airflow_provider_raybatch.job.output.run_statistics import replica_stats
 from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import mark_damaged
+from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.phases.generating import end_replicas, generate
-from airflow_provider_raybatch.job.phases.publishing import clean_up, publish_rows
-from airflow_provider_raybatch.job.phases.reusing import claim, find_answers, write_found
-from airflow_provider_raybatch.job.preflight.ended_batch import make_ready_to_end
-from airflow_provider_raybatch.job.preflight.engine_check import Emit
-from airflow_provider_raybatch.job.preflight.ready import JobContext, make_ready
+from airflow_provider_raybatch.job.phases import ending, generating, publishing, reusing
+from airflow_provider_raybatch.job.planning.plan import Plan, longest_response
+from airflow_provider_raybatch.job.preflight import engine_check, ready
+from airflow_provider_raybatch.job.preflight.input_check import SampledRows
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
+from airflow_provider_raybatch.job.preflight.services import Services
+from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
+from airflow_provider_raybatch.job.reuse.asked import Asked
+from airflow_provider_raybatch.job.run.watch import Ran
+from airflow_provider_raybatch.job.work import Job
 
 
 def run(
     spec: BatchInferenceSpec,
     submission: Submission,
-    emit: Emit,
+    emit: engine_check.Emit,
     secrets: Secrets | None = None,
     control: Control | None = None,
 ) -> Summary:
@@ -47,145 +57,235 @@ def run(
     :returns: what was committed; emitted before, since the last steps may be slow.
     :raises RaybatchError: one sentence, with the failure class that decides what follows.
     """
-    context, control = JobContext(spec, secrets or Secrets(), emit), control or Control(spec, emit)
-    context.batch = batch = BatchWatch(spec.served_batch, context.secrets.aws)
+    secrets, control = secrets or Secrets(), control or Control(spec, emit)
+    batch = BatchWatch(spec.served_batch, secrets.aws)
+    services = Services(emit, secrets, ready.journal_of(spec, submission, secrets), Money(spec), batch)
+    phases = JobPhases(spec, services, control)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
     try:
         with (
             guarded(spec.shows_rows),
-            context.launch,
-            context.nodes,
-            context.recorder,
-            context.start_up.saying(emit),
+            services.launch,
+            services.nodes,
+            services.recorder,
+            services.start_up.saying(emit),
             batch.looking(),
         ):
-            return _steps(context, submission, control)
+            return phases.run()
     except Exception as error:
         with suppress(Exception):  # what ended the job matters more
-            _report_failure(context, submission, error)
+            phases.report_failure(error)
         raise
 
 
-def _steps(context: JobContext, submission: Submission, control: Control) -> Summary:
-    """All of them in order; for a batch that is over before or meanwhile, those that publish alone."""
-    if not context.batch.asks_no_more:
-        try:
-            return _answer(context, submission, control)
-        except Exception as error:
-            if not context.batch.is_ended_by(error):
-                raise
-    return _end_batch(context, submission, control) or _answer(context, submission, control)
+class JobPhases:
+    """Runs the phases of a job in order, and keeps what they return; ``None`` is not known yet.
 
-
-def _answer(context: JobContext, submission: Submission, control: Control) -> Summary:
-    """Give each row an answer, and publish them."""
-    context.batch.check()
-    if (committed := make_ready(context, submission)) is not None:
-        return _found_committed(context, committed)
-    try:
-        context.batch.check()
-        find_answers(context)
-        if (committed := claim(context)) is not None:
-            return _found_committed(context, committed)
-        write_found(context)
-        generate(context, control)
-        return _publish(context, control)
-    except Exception as error:
-        if context.batch.is_ended_by(error, lambda: _is_answered(context)):
-            raise
-        if isinstance(error, DamagedPartError):
-            for step in context.job.steps:
-                mark_damaged(step.folder, step.run_folder)
-        said = error if context.spec.shows_rows else public_error(error)
-        failure = with_rows_left(said, context.job, context.source.rows)
-        failure_class, sentence = diagnose(failure)
-        context.recorder.end(without_queries(sentence), failure_class)
-        if failure is error:
-            raise
-        raise failure from error
-
-
-def _publish(context: JobContext, control: Control) -> Summary:
-    """Publish what is finished, and clean up."""
-    manifest = publish_rows(context, control)
-    clean_up(context)
-    context.recorder.end()
-    return manifest.summary()
-
-
-def _is_answered(context: JobContext) -> bool:
-    """Whether each row has an answer; not where the parts can't tell it now."""
-    try:
-        return bool(finished(context.job, context.source).rows.all())
-    except RaybatchError:
-        return False
-
-
-def _end_batch(context: JobContext, submission: Submission, control: Control) -> Summary | None:
-    """Publish what is finished of a batch that is decided, without an engine.
-
-    :returns: ``None`` where each row of it has had an answer, and one is lost: then the row is asked again.
+    A job that fails is reported, and a batch that is over is published, by what is known by then.
     """
-    end_replicas(context)
-    context.nodes.close()
-    if (committed := make_ready_to_end(context, submission)) is not None:
-        return _found_committed(context, committed)
-    if context.recorder.record is None and (committed := claim(context)) is not None:
-        return _found_committed(context, committed)
-    context.recorder.spent(context.money.own_gpu_seconds)
-    try:
-        if not _note_unanswered(context):
-            return None
-        return _publish(context, control)
-    except Exception as error:
+
+    def __init__(self, spec: BatchInferenceSpec, services: Services, control: Control) -> None:
+        self._spec, self._services, self._control = spec, services, control
+        self._versions: Mapping[str, str] = {}
+        self._records: Sequence[JobRecord] | None = None
+        self._surveyed: ready.SurveyedInput | None = None
+        self._engine: ready.CheckedEngine | None = None
+        self._job: Job | None = None
+        self._asked: Asked | None = None
+        self._plan: Plan | None = None
+        self._ran = Ran()
+
+    def run(self) -> Summary:
+        """Run all phases; if the batch has ended, before or meanwhile, only publish."""
+        batch = self._services.batch
+        if not batch.asks_no_more:
+            try:
+                return self._answer()
+            except Exception as error:
+                if not batch.is_ended_by(error):
+                    raise
+        return self._end_batch() or self._answer()
+
+    def _answer(self) -> Summary:
+        """Give each row an answer, and publish them."""
+        batch = self._services.batch
+        batch.check()
+        if (committed := self.open()) is not None:
+            return self._found_committed(committed)
+        checked = self._check()
+        source = checked.surveyed.source
+        try:
+            batch.check()
+            kept = self._reuse(checked)
+            if isinstance(kept, BatchManifest):
+                return self._found_committed(kept)
+            return self._generate(checked, *kept)
+        except Exception as error:
+            if batch.is_ended_by(error, lambda: ending.is_answered(checked.job, source)):
+                raise
+            failure = self._noted(error, checked.job, source.rows)
+            if failure is error:
+                raise
+            raise failure from error
+
+    def open(self) -> BatchManifest | None:
+        """Check the cluster's software, and open the destination.
+
+        :returns: the dataset, if an earlier submission of this run committed it with the same arguments.
+        """
+        self._versions = ready.check_software(self._spec)
+        found = ready.open_destination(self._services)
+        if isinstance(found, BatchManifest):
+            return found
+        self._records = found
+        return None
+
+    def _check(self) -> ready.CheckedJob:
+        """Check all that can be checked before generation."""
+        services = self._services
+        check_cost(services.money)
+        self._spec = ready.with_response_model(self._spec)
+        surveyed, sampled = ready.survey_input(services, self._spec)
+        self._surveyed = surveyed
+        self._engine = engine = self.check_engine(surveyed, sampled)
+        listing, journal = surveyed.source.listing, services.journal
+        self._job = job = checked_job(engine.spec, engine.check, listing, journal, services.secrets)
+        checked = ready.look_for_parts(services, surveyed, engine, job)
+        self._asked = checked.asked
+        return checked
+
+    def check_engine(self, surveyed: ready.SurveyedInput, sampled: SampledRows) -> ready.CheckedEngine:
+        """Check engine, model and prompts. Replicas start before, and load the model once it has passed."""
+        services, journal, rows = self._services, self._services.journal, surveyed.source.rows
+        spec, emit, launch = ready.with_time(surveyed.spec, journal), services.emit, services.launch
+        sampled = sampled._replace(requests=asked_by_steps(spec.step_specs(), sampled.requests))
+        if not rows:  # needs neither nodes nor the model
+            return ready.CheckedEngine(spec, ModelCheck(digests=Digests(spec=spec.response_digest)))
+        ready.check_gpu_prices(spec, rows, emit)
+        environment = credentials.environment(services.secrets)
+        launch.early(spec, environment, journal.folder, rows, longest_response(spec, sampled.requests))
+        engine_check.wait_for_engine_node(spec, journal.began_before(), emit, services.batch.check)
+        services.start_up.ended("nodes")
+        engine = ready.check_model(services, spec, sampled, surveyed.tolerance)
+        if engine.refusal is None:
+            launch.load(engine.model)
+        services.start_up.ended("model")
+        return engine
+
+    def _reuse(self, checked: ready.CheckedJob) -> tuple[reusing.KeptAnswers, Plan] | BatchManifest:
+        """Find answers, claim the destination, and write what was found.
+
+        :returns: the answers, with the plan for the other rows; or the dataset, if another submission of this
+            run has published it meanwhile.
+        """
+        services, spec, job = self._services, self._spec, checked.job
+        launch, refusal = services.launch, checked.engine.refusal
+        found = reusing.find_answers(services, checked)
+        if refusal is not None:
+            refusal.unless(checked.earlier.good | found.reuse.rows)
+            launch.load(checked.engine.model)
+        self._plan = plan = launch.plan(spec, found.remaining)
+        services.start_up.ended("earlier")
+        if not job.earlier_steps:  # else more answers may be found
+            reusing.wait_for_nodes(services, spec, found.remaining, plan)
+        if (committed := reusing.claim(services, spec, job, checked.surveyed.source.rows)) is not None:
+            return committed
+        found = reusing.write_cached(services, checked, found)
+        kept = reusing.keep_answers(services, checked, found)
+        self._job = kept.job
+        if kept.remaining != found.remaining:
+            # The store's index names them, but their data was gone or unreadable.
+            self._plan = plan = launch.plan(spec, kept.remaining)
+        if job.earlier_steps:
+            reusing.wait_for_nodes(services, spec, kept.remaining, plan)
+        return kept, plan
+
+    def _generate(self, checked: ready.CheckedJob, kept: reusing.KeptAnswers, plan: Plan) -> Summary:
+        """Generate the answers that are missing, and publish all."""
+        services, parts, surveyed = self._services, kept.parts, checked.surveyed
+        ran = generating.generate(services, self._control, self._records or (), checked, kept, plan)
+        if ran is not None:
+            self._ran = ran
+            generating.check_generated(services, checked, kept.tolerance, ran)
+            parts = [*parts, *ran.parts]
+        check, tolerance = checked.engine.check, kept.tolerance
+        made = publishing.Publication(self._spec, surveyed.source, check, kept.job, plan, tolerance)
+        return self._publish(made, parts)
+
+    def _publish(self, made: publishing.Publication, parts: Sequence[Part]) -> Summary:
+        """Publish what is finished, and clean up."""
+        versions, records = self._versions, self._records or ()
+        made = replace(
+            made, parts=parts, ran=self._ran, asked=self._asked, versions=versions, records=records
+        )
+        manifest = publishing.publish_rows(self._services, self._control, made)
+        publishing.clean_up(self._services)
+        self._services.recorder.end()
+        return manifest.summary()
+
+    def _end_batch(self) -> Summary | None:
+        """Publish what is finished of a batch that is decided, without an engine.
+
+        :returns: ``None`` if the batch is complete and an answer is lost; then its row is asked again.
+        """
+        services, spec = self._services, self._spec
+        generating.end_replicas(services, spec, self._plan)
+        services.nodes.close()
+        committed = self.open() if self._records is None else services.journal.committed()
+        if committed is not None:
+            return self._found_committed(committed)
+        made = ending.look_up(services, spec, self._surveyed, self._engine, self._job, self._plan)
+        self._job, self._plan, rows = made.job, made.plan, made.source.rows
+        has_claimed = services.recorder.record is not None
+        if not has_claimed and (committed := reusing.claim(services, spec, made.job, rows)) is not None:
+            return self._found_committed(committed)
+        services.recorder.spent(services.money.own_gpu_seconds)
+        try:
+            parts = ending.add_unanswered(services, made)
+            return None if parts is None else self._publish(made, parts)
+        except Exception as error:
+            self._noted(error, made.job)
+            raise
+
+    def _noted(self, error: Exception, job: Job, rows: int | None = None) -> Exception:
+        """Note in the job's record why it fails.
+
+        :param rows: rows of the input, if the dead letters of those that are left are to be written.
+        :returns: the error as users see it.
+        """
         if isinstance(error, DamagedPartError):
-            for step in context.job.steps:
+            for step in job.steps:
                 mark_damaged(step.folder, step.run_folder)
-        failure_class, sentence = diagnose(error if context.spec.shows_rows else public_error(error))
-        context.recorder.end(without_queries(sentence), failure_class)
-        raise
+        failure = error if self._spec.shows_rows else public_error(error)
+        if rows is not None:
+            failure = with_rows_left(failure, job, rows)
+        failure_class, sentence = diagnose(failure)
+        self._services.recorder.end(without_queries(sentence), failure_class)
+        return failure
 
+    def _found_committed(self, manifest: BatchManifest) -> Summary:
+        """Report the dataset of an earlier submission of this run, which may have failed to."""
+        journal = self._services.journal
+        renew_copy(journal.folder, journal)
+        renew_report_copies(journal.folder, journal)
+        self._services.emit(events.Committed(summary=manifest.summary(), reused=True))
+        return manifest.summary()
 
-def _note_unanswered(context: JobContext) -> bool:
-    """Write the rows that have no answer as such, unless the batch is complete by its outcome."""
-    job, source, ending = context.job, context.source, context.batch.ending
-    done = finished(job, source)
-    context.batch.observe(source.rows, done.good, done.failed)
-    context.ledger = list(done.parts)
-    unanswered = source.rows - done.good - done.failed
-    if ending is None:
-        return not unanswered
-    for error in context.batch.errors:
-        context.emit(events.Notice(level="warning", message=error.message))
-    text = f"the batch ends as {ending}: {count_of(unanswered, 'line')} of {source.rows:,} without an answer"
-    context.emit(events.Notice(message=text))
-    context.ledger += write_unanswered(job, source, done.rows, ending)
-    return True
-
-
-def _report_failure(context: JobContext, submission: Submission, error: Exception) -> None:
-    """Write the report of a job that fails, unless the destination is another's."""
-    failure_class, sentence = diagnose(error)
-    if failure_class is FailureClass.SUPERSEDED or not context.may_report:
-        return
-    job, plan = getattr(context, "job", None), getattr(context, "sizing", None)
-    shown = {} if plan is None else plan.shown()
-    has_claimed = context.recorder.record is not None
-    record = context.recorder.record or new_record(context.spec, submission, context.start_up.began)
-    known = {"at": time.time(), "failure": without_queries(sentence), "failure_class": failure_class}
-    context.reports.failed(
-        context.journal.folder,
-        submission.task,
-        record.model_copy(update=known),
-        Known(context.spec, shown, context.versions, replica_stats(context.recorder.reports)),
-        context.journal.check if has_claimed else context.journal.check_owner,
-        job.part_folder if has_claimed and job is not None else None,
-    )
-
-
-def _found_committed(context: JobContext, manifest: BatchManifest) -> Summary:
-    """Report the dataset of an earlier submission of this run, which may have failed to."""
-    renew_copy(context.journal.folder, context.journal)
-    renew_report_copies(context.journal.folder, context.journal)
-    context.emit(events.Committed(summary=manifest.summary(), reused=True))
-    return manifest.summary()
+    def report_failure(self, error: Exception) -> None:
+        """Write the report of a job that fails, unless the destination is another's."""
+        recorder, journal = self._services.recorder, self._services.journal
+        failure_class, sentence = diagnose(error)
+        if failure_class is FailureClass.SUPERSEDED or not journal.may_report:
+            return
+        shown = {} if self._plan is None else self._plan.shown()
+        own = recorder.record
+        record = own or new_record(self._spec, journal.submission, self._services.start_up.began)
+        known = {"at": time.time(), "failure": without_queries(sentence), "failure_class": failure_class}
+        self._services.reports.failed(
+            journal.folder,
+            journal.submission.task,
+            record.model_copy(update=known),
+            Known(self._spec, shown, self._versions, replica_stats(recorder.reports)),
+            journal.check if own is not None else journal.check_owner,
+            self._job.part_folder if own is not None and self._job is not None else None,
+        )

@@ -107,7 +107,7 @@ def ended_midway(patch: pytest.MonkeyPatch, rows: int, end: Callable[[], object]
         while True:
             time.sleep(0.001)
             try:
-                check(ran.reports, tracker.update(ran.reports, ran.flushes, time.time()))
+                check(ran.reports, tracker.update(ran.reports, 1, time.time()))
             except BatchEndedError:
                 return ran
 

@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job import driver as run_module
+from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.monitor.replica_progress import Reporter
 from airflow_provider_raybatch.job.phases import publishing, reusing
 from airflow_provider_raybatch.job.planning import cluster_view
@@ -35,7 +36,7 @@ from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.job.run.launch import Launch
-from airflow_provider_raybatch.job.run.watch import Ran
+from airflow_provider_raybatch.job.run.watch import Ran, Watch
 from airflow_provider_raybatch.job.work import CheckedModel, Job, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -129,7 +130,7 @@ class Todo(Input):
 
 
 def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> Ran:
-    coordinator, ran = Coordinator(job.folder), Ran()
+    coordinator, watch = Coordinator(job.folder), Watch()
     coordinator.begin(work, [step.part_folder for step in job.steps], plan.fewest, ())
     handle = Handle(coordinator, job, plan, work.model if isinstance(work, Todo) else None)
     while True:
@@ -141,10 +142,8 @@ def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> Ran:
             replica.reporter.send()
     reports, news = coordinator.news()[:2]
     for at, done in news:
-        ran.add(done, at)
-    ran.reports = reports
-    ran.engine = coordinator.engine() or ran.engine
-    return ran
+        watch.add(done, at)
+    return replace(watch.ran(coordinator.engine() or EngineInfo()), reports=reports)
 
 
 def numbered(path: Path, rows: int) -> str:

@@ -37,6 +37,19 @@ class Money:
     earlier: Mapping[str, float] = field(default_factory=dict)
     held: HeldGpus | None = None
 
+    def begin(self, records: Iterable[JobRecord], run_token: str) -> None:
+        """Start an attempt: see :meth:`look_back`; it holds no GPUs yet."""
+        self.held = None
+        self.look_back(records, run_token)
+
+    def look_back(self, records: Iterable[JobRecord], run_token: str) -> None:
+        """Count what earlier attempts have noted, see :func:`spent_before`."""
+        self.earlier = spent_before(records, run_token)
+
+    def holds(self, held: HeldGpus) -> None:
+        """Count the GPUs of replicas that start."""
+        self.held = held
+
     @property
     def gpu_seconds_by_type(self) -> dict[str, float]:
         """GPUs times seconds of all attempts, to a tenth."""

@@ -52,6 +52,7 @@ class Journal:
     """The journal of one destination, for one submission.
 
     :param fingerprint: of the submission's spec; a dataset of the run with other arguments does not count.
+    :ivar may_report: whether the destination is this task's and can be used, as far as was checked.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Journal:
         self.submission = submission
         self._take_over = take_over
         self._fingerprint = fingerprint
+        self.may_report = False
         self._mine: JournalEntry | None = None
         self._newest: tuple[str, bytes] | None = None
 
@@ -110,8 +112,10 @@ class Journal:
 
     def check_conditional_writes(self) -> None:
         """Check that the destination's store keeps claims apart; call it after :meth:`check_owner`."""
+        self.may_report = False  # into a store that is refused
         with error_prefix("destination"):
             check_conditional_writes(self.folder, f"{PROBES}/{uuid.uuid4().hex}", self._newest)
+        self.may_report = True
 
     def check_owner(self) -> None:
         """Check that this run may claim the destination.
@@ -120,6 +124,7 @@ class Journal:
         :raises SupersededError: a newer run of this task has claimed it.
         """
         self._check_owner(self.history())
+        self.may_report = True
 
     def _check_owner(self, history: Sequence[JournalEntry]) -> None:
         mine = [entry for entry in history if entry.owner == self.submission.task]

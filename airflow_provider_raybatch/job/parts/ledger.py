@@ -26,6 +26,12 @@ RowMask: TypeAlias = npt.NDArray[np.bool_]
 """A flag for each row of the input, by ordinal."""
 
 
+def read_only(rows: RowMask) -> RowMask:
+    """The same flags, which are final."""
+    rows.flags.writeable = False
+    return rows
+
+
 @dataclass(frozen=True)
 class Ledger:
     """What parts say of the rows of an input.
@@ -84,6 +90,7 @@ def add_up(folder: Folder, parts: Sequence[Part], rows: int) -> Ledger:
     # Few have failed, and memory that nothing is written to costs nothing.
     failed = np.flatnonzero(failures)
     failures[failed[good[failed]]] = 0
+    good.flags.writeable = failures.flags.writeable = False
     return Ledger(tuple(part for part in near if part not in damaged), good, failures, (), tuple(damaged))
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The phases of a job after its checks, each over what the phases before it have set."""
+"""The phases of a job after its checks. Each takes and returns frozen values."""

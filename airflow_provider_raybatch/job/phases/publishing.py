@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.manifest import BatchManifest, RunStatistics
+from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.failures.public_errors import guarded_task
-from airflow_provider_raybatch.job.monitor.money import spent_before
+from airflow_provider_raybatch.job.input.survey import Source
+from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of
@@ -26,13 +31,18 @@ from airflow_provider_raybatch.job.output.report import DatasetReport
 from airflow_provider_raybatch.job.output.run_statistics import statistics_of
 from airflow_provider_raybatch.job.output.tally import rendered
 from airflow_provider_raybatch.job.parts.ledger import add_up
-from airflow_provider_raybatch.job.preflight.ready import JobContext
-from airflow_provider_raybatch.job.reuse.asked import keep_in_store
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
+from airflow_provider_raybatch.job.preflight.services import Services
+from airflow_provider_raybatch.job.reuse.asked import Asked, keep_in_store
 from airflow_provider_raybatch.job.reuse.response_store import not_stored, open_store, remember
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_steps
 from airflow_provider_raybatch.job.run.cpu_tasks import apart_for, parallel_map
+from airflow_provider_raybatch.job.run.watch import Ran
 from airflow_provider_raybatch.job.steps.columns import with_steps
 from airflow_provider_raybatch.job.steps.known import StepParts
+from airflow_provider_raybatch.job.work import Job
 
 T = TypeVar("T")
 
@@ -43,128 +53,169 @@ _LONGEST_RENDERING = 20.0
 """Seconds for a user's function to make the requests of the report's samples."""
 
 
-def publish_rows(context: JobContext, control: Control) -> BatchManifest:
+@dataclass(frozen=True)
+class Publication:
+    """What a dataset is made of.
+
+    :param spec: as it was submitted, with the schema of its Pydantic model.
+    :param check: of the model.
+    :param job: with the parts that its earlier steps had before replicas began.
+    :param tolerance: how many rows may have failed.
+    :param parts: with all rows.
+    :param asked: what the requests depend on; ``None`` for a batch that ended before that was known.
+    :param versions: of the cluster's software, by package.
+    :param records: of all earlier jobs of the task.
+    """
+
+    spec: BatchInferenceSpec
+    source: Source
+    check: ModelCheck
+    job: Job
+    plan: Plan
+    tolerance: Tolerance
+    parts: Sequence[Part] = ()
+    ran: Ran = field(default_factory=Ran)
+    asked: Asked | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    records: Sequence[JobRecord] = ()
+
+
+def publish_rows(services: Services, control: Control, made: Publication) -> BatchManifest:
     """Commit all rows, unless too many failed."""
-    job, journal, source = context.job, context.journal, context.source
-    spec, schema = context.spec.step_specs()[-1], with_steps(source.schema, job)
-    ledger, tolerance = context.ledger, context.tolerance
-    context.emit(events.Phase(phase="committing", message="publishing the dataset"))
-    answered = add_up(job.folder, ledger, source.rows)
-    if context.batch.ending is None:
-        tolerance.after(answered)
-        context.batch.observe(source.rows, answered.rows, source.rows - answered.rows)
-        context.batch.complete()
-    records, run_token = context.records, journal.submission.run_token
-    with suppress(RaybatchError):  # an older job may have gone on until it found out about the claim
-        records = records_of(job.folder, layout.task_folder(journal.submission), job.part_folder)
-        context.money.earlier = spent_before(records, run_token)
-    records = [record for record in records if record.run_token == run_token]
-    figures = statistics_of(context.ran, context.sizing, context.start_up, context.money)
-    versions = {**context.versions, **figures.versions}
-    plan = {**figures.plan, **context.checked.shown()}
-    figures = figures.model_copy(
-        update={"digests": context.checked.digests, "versions": versions, "plan": plan}
-    )
-    with _storing(context, control):
+    job, journal, batch, rows = made.job, services.journal, services.batch, made.source.rows
+    services.emit(events.Phase(phase="committing", message="publishing the dataset"))
+    answered = add_up(job.folder, made.parts, rows)
+    if batch.ending is None:
+        made.tolerance.after(answered)
+        batch.observe(rows, answered.rows, rows - answered.rows)
+        batch.complete()
+    records, figures = _records(services, made), _figures(services, made)
+    with _storing(services, control, made):
         manifest = prepare(
-            spec,
+            made.spec.step_specs()[-1],
             journal,
-            ledger,
-            source.rows,
+            made.parts,
+            rows,
             figures,
-            schema,
+            with_steps(made.source.schema, job),
             job.part_folder,
             publish_over_the_cluster,
-            _report(context),
-            [*records, *filter(None, [context.recorder.record])],
-            _answers(context),
+            _report(services, made),
+            [*records, *filter(None, [services.recorder.record])],
+            _answers(services, made),
         )
+    _judge(services, made, manifest)
+    with control.uninterrupted():
+        commit(journal, manifest)
+        services.emit(events.Committed(summary=manifest.summary()))
+    return manifest
+
+
+def _records(services: Services, made: Publication) -> Sequence[JobRecord]:
+    """The records of the run's other jobs, whose GPU seconds are part of its cost."""
+    records, run_token = made.records, services.journal.submission.run_token
+    with suppress(RaybatchError):  # an older job may have gone on until it found out about the claim
+        task_folder = layout.task_folder(services.journal.submission)
+        records = records_of(made.job.folder, task_folder, made.job.part_folder)
+        services.money.look_back(records, run_token)
+    return [record for record in records if record.run_token == run_token]
+
+
+def _figures(services: Services, made: Publication) -> RunStatistics:
+    """Timing and statistics of the run, with what was checked before it."""
+    figures = statistics_of(made.ran, made.plan, services.start_up, services.money)
+    versions = {**made.versions, **figures.versions}
+    plan = {**figures.plan, **made.check.shown()}
+    return figures.model_copy(update={"digests": made.check.digests, "versions": versions, "plan": plan})
+
+
+def _judge(services: Services, made: Publication, manifest: BatchManifest) -> None:
+    """Count the rows that failed when their columns were made, and say what became of blank ones."""
+    spec = made.spec.step_specs()[-1]
     if spec.postprocess is not None or spec.response_schema is not None:
         when = (
             "the columns of response_format were made"
             if spec.postprocess is None
             else "postprocess was called"
         )
-        describe = partial(failures_of, job.folder, manifest, shows_rows=spec.shows_rows)
-        tolerance.while_published(manifest.counts.error, when, describe)
+        describe = partial(failures_of, made.job.folder, manifest, shows_rows=spec.shows_rows)
+        made.tolerance.while_published(manifest.counts.error, when, describe)
     if blank := manifest.counts.blank:
         fate = {"ask": "are asked all the same", "null": "are delivered without an answer"}
         text = f"{count_of(blank, 'row has', 'rows have')} only blank text for the prompt, and "
-        context.emit(events.Notice(message=f"on_blank: {text}{fate.get(spec.on_blank, 'fail')}."))
-    with control.uninterrupted():
-        commit(journal, manifest)
-        context.emit(events.Committed(summary=manifest.summary()))
-    return manifest
+        services.emit(events.Notice(message=f"on_blank: {text}{fate.get(spec.on_blank, 'fail')}."))
 
 
-def _answers(context: JobContext) -> list[StepParts]:
+def _answers(services: Services, made: Publication) -> list[StepParts]:
     """The parts of each step before the last one."""
-    found = [list(parts) for parts in context.job.answers]
-    for number, part in context.ran.answers:
+    found = [list(parts) for parts in made.job.answers]
+    for number, part in made.ran.answers:
         found[number].append(part)
-    run = context.journal.submission.run_id
+    run = services.journal.submission.run_id
     return [
         StepParts(step.task, parts, step.part_folder, run)
-        for parts, step in zip(found, context.job.earlier_steps, strict=True)
+        for parts, step in zip(found, made.job.earlier_steps, strict=True)
     ]
 
 
-def _report(context: JobContext) -> DatasetReport:
+def _report(services: Services, made: Publication) -> DatasetReport:
     """What writes the report of the dataset."""
-    spec, record = context.spec, context.recorder.record
-    render = partial(apart_for, _LONGEST_RENDERING, rendered, task=context.job.task)
+    spec, record = made.spec, services.recorder.record
+    render = partial(apart_for, _LONGEST_RENDERING, rendered, task=made.job.task)
     return DatasetReport(
-        context.journal.folder,
+        services.journal.folder,
         spec,
         [] if record is None else record.course,
-        context.reports.attempts(),
-        context.emit,
+        services.reports.attempts(),
+        services.emit,
         None if spec.prompt_function is None else render,
     )
 
 
 @contextmanager
-def _storing(context: JobContext, control: Control) -> Iterator[None]:
+def _storing(services: Services, control: Control, made: Publication) -> Iterator[None]:
     """Keep the responses for other runs meanwhile: what is committed is paid for by none of them.
 
     Where that fails, or takes longer than the job may, a warning says so; the dataset matters more.
     """
-    if context.spec.reuse is None:
+    if made.spec.reuse is None:
         yield
         return
     said: list[events.Notice] = []
+    given = (made, services.secrets.aws, said.append)
     # A daemon, so that a store without an answer holds up neither a stop nor the end.
-    storing = Thread(target=_store, args=(context, said.append), name="raybatch-storing", daemon=True)
+    storing = Thread(target=_store, args=given, name="raybatch-storing", daemon=True)
     storing.start()
     try:
         yield
         while storing.is_alive() and not control.is_late:
             storing.join(_LOOK)
         if storing.is_alive():
-            context.emit(events.Notice(level="warning", message=f"reuse: {_TOO_LATE}"))
+            services.emit(events.Notice(level="warning", message=f"reuse: {_TOO_LATE}"))
     finally:
         for notice in [*said]:
-            context.emit(notice)
+            services.emit(notice)
 
 
-def _store(context: JobContext, emit: Callable[[events.Notice], None]) -> None:
-    job = context.job
+def _store(made: Publication, aws: AwsCredentials | None, emit: Callable[[events.Notice], None]) -> None:
+    spec, job = made.spec, made.job
     try:
-        store = open_store(context.spec, context.secrets.aws, emit)
+        store = open_store(spec, aws, emit)
         assert store is not None  # the job has one
         for step, parts in parts_of_steps(job):
             remember(store, job.folder, parts, emit, step.task)
-        if hasattr(context, "asked"):
-            keep_in_store(store.folder, job, context.asked)
+        if made.asked is not None:
+            keep_in_store(store.folder, job, made.asked)
     except Exception as error:
-        emit(events.Notice(level="warning", message=not_stored(error, context.spec.shows_rows)))
+        emit(events.Notice(level="warning", message=not_stored(error, spec.shows_rows)))
 
 
-def clean_up(context: JobContext) -> None:
+def clean_up(services: Services) -> None:
     """What can't cost the dataset any more: copies of reports, and left-overs."""
-    renew_report_copies(context.journal.folder, context.journal)
-    context.reports.committed(context.journal)
-    cleanup.collect(context.journal.folder, context.journal)
+    journal = services.journal
+    renew_report_copies(journal.folder, journal)
+    services.reports.committed(journal)
+    cleanup.collect(journal.folder, journal)
 
 
 def publish_over_the_cluster(function: Callable[..., T], found: Sequence[Any], target: Target) -> Iterable[T]:

@@ -3,137 +3,181 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.record import new_record
-from airflow_provider_raybatch.job.parts.ledger import add_up
+from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, read_only
 from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.preflight.ready import JobContext
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.preflight.ready import CheckedJob
+from airflow_provider_raybatch.job.preflight.services import Services
+from airflow_provider_raybatch.job.request.keys import Repetitions
 from airflow_provider_raybatch.job.reuse.asked import asked_again, keep
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
-from airflow_provider_raybatch.job.reuse.reuse import caches_of, plan_reuse
-from airflow_provider_raybatch.job.run.cpu_tasks import (
-    keys_over_the_cluster,
-)
+from airflow_provider_raybatch.job.reuse.reuse import ReusePlan, caches_of, plan_reuse
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
+from airflow_provider_raybatch.job.run.cpu_tasks import keys_over_the_cluster
 from airflow_provider_raybatch.job.steps.reusing import Caches, reuse_steps
 from airflow_provider_raybatch.job.work import Job
 
 
-def find_answers(context: JobContext) -> None:
-    """Find the rows that need no request, and size the job for the others."""
-    earlier = context.earlier
+@dataclass(frozen=True)
+class FoundAnswers:
+    """Where rows have answers already.
+
+    :param tolerance: how many rows may fail, besides those that earlier submissions gave up.
+    :param resolved: rows that earlier submissions finished or gave up.
+    :param reuse: cached responses of other rows.
+    :param stored: the response store, where answers may be taken from it.
+    :param remaining: how many rows need a request, as far as is known.
+    :param cached: the parts with cached responses, once these are written.
+    """
+
+    tolerance: Tolerance
+    resolved: RowMask
+    reuse: ReusePlan
+    stored: Responses | None
+    remaining: int
+    cached: Sequence[Part] = ()
+
+
+@dataclass(frozen=True)
+class KeptAnswers:
+    """The answers that are in parts before replicas begin.
+
+    :param job: with the parts of its earlier steps.
+    :param parts: of the dataset.
+    :param rows: how many rows have a response in them.
+    :param resolved: rows that need no request; `remaining` others do.
+    :param store: the response store, where answers may be taken from it.
+    """
+
+    job: Job
+    tolerance: Tolerance
+    parts: Sequence[Part]
+    rows: int
+    resolved: RowMask
+    remaining: int
+    repetitions: Repetitions
+    store: ResponseStore | None
+
+
+def find_answers(services: Services, checked: CheckedJob) -> FoundAnswers:
+    """Find the rows that need no request."""
+    surveyed, earlier, job = checked.surveyed, checked.earlier, checked.job
+    spec, store, steps = surveyed.spec, surveyed.store, checked.earlier_steps
     # A client has seen which lines have failed: these are answered.
-    attempts = context.spec.max_row_attempts if context.spec.served_batch is None else 1
-    given_up = earlier.given_up(attempts)
-    context.tolerance = replace(context.tolerance, given_up=int(np.count_nonzero(given_up)))
-    context.tolerance.during([])
-    context.resolved = earlier.good | given_up
-    regenerates = context.spec.on_clear == "regenerate" and context.journal.is_cleared()
-    store = None if context.store is None or regenerates else StoredResponses(context.store)
-    context.stored = store
-    resolved, first, source = context.resolved, context.job.steps[0], context.source
-    asked = np.any([resolved, *(step.good for step in context.earlier_steps)], axis=0)
-    ledger = (*context.earlier_steps, earlier)[0]
-    reuse = plan_reuse(first, source, ledger, asked, store, keys_over_the_cluster, context.emit)
-    context.reuse = reuse
-    if context.refusal is not None:
-        context.refusal.unless(earlier.good | reuse.rows)
-        context.launch.load(context.model)
-    done = resolved if context.earlier_steps else resolved | reuse.rows
-    context.remaining = int(np.count_nonzero(~done))
-    context.sizing = context.launch.plan(context.spec, context.remaining)
-    context.start_up.ended("earlier")
+    given_up = earlier.given_up(spec.max_row_attempts if spec.served_batch is None else 1)
+    tolerance = replace(surveyed.tolerance, given_up=int(np.count_nonzero(given_up)))
+    tolerance.during([])
+    resolved = read_only(earlier.good | given_up)
+    regenerates = spec.on_clear == "regenerate" and services.journal.is_cleared()
+    stored = None if store is None or regenerates else StoredResponses(store)
+    answered = np.any([resolved, *(step.good for step in steps)], axis=0)
+    ledger, emit = (*steps, earlier)[0], services.emit
+    reuse = plan_reuse(job.steps[0], surveyed.source, ledger, answered, stored, keys_over_the_cluster, emit)
+    done = resolved if steps else resolved | reuse.rows
+    return FoundAnswers(tolerance, resolved, reuse, stored, int(np.count_nonzero(~done)))
 
 
-def claim(context: JobContext) -> BatchManifest | None:
-    """Wait for nodes, and claim the destination.
+def wait_for_nodes(services: Services, spec: BatchInferenceSpec, rows: int, plan: Plan) -> None:
+    """Wait for nodes that hold the replicas for `rows` rows, unless early replicas have found room."""
+    if rows and not services.launch.began:
+        services.start_up.begins("nodes")
+        began_before, check = services.journal.began_before(), services.batch.check
+        cluster_view.wait_for(plan, spec.cluster_wait, began_before, services.emit, services.nodes, check)
+        services.start_up.ended("nodes")
 
+
+def claim(services: Services, spec: BatchInferenceSpec, job: Job, rows: int) -> BatchManifest | None:
+    """Claim the destination, and note from now on how the job goes.
+
+    :param rows: of the input.
     :returns: the dataset, if another submission of this run has published it meanwhile.
     """
-    journal = context.journal
-    if not context.earlier_steps:  # else more answers may be found
-        _wait_for_nodes(context)
+    journal, start_up = services.journal, services.start_up
     committed = journal.claim()
     if committed is None:
-        context.start_up.ended("claim")
-        job, start_up = context.job, context.start_up
-        record = new_record(context.spec, journal.submission, start_up.began, context.source.rows)
-        context.recorder.begin(job.folder, job.part_folder, record, start_up)
-        context.reports.begin(job.folder, context.spec, journal.submission, job.part_folder)
+        start_up.ended("claim")
+        record = new_record(spec, journal.submission, start_up.began, rows)
+        services.recorder.begin(job.folder, job.part_folder, record, start_up)
+        services.reports.begin(job.folder, spec, journal.submission, job.part_folder)
     return committed
 
 
-def _wait_for_nodes(context: JobContext) -> None:
-    journal = context.journal
-    if context.remaining and not context.launch.began:  # early replicas have found room
-        context.start_up.begins("nodes")
-        began_before, longest = journal.began_before(), context.spec.cluster_wait
-        check = context.batch.check
-        cluster_view.wait_for(context.sizing, longest, began_before, context.emit, context.nodes, check)
-        context.start_up.ended("nodes")
+def write_cached(services: Services, checked: CheckedJob, found: FoundAnswers) -> FoundAnswers:
+    """Write the responses that were found, and note what the requests of this run depend on.
+
+    :returns: `found` without what was written, whose memory is free then.
+    """
+    for notice in _reused(checked, found):
+        services.emit(notice)
+    keep(checked.job, checked.asked)
+    cached = found.reuse.write_parts(checked.job.steps[0], checked.surveyed.source)
+    return replace(found, reuse=replace(found.reuse, found=(), search=None), cached=cached)
 
 
-def write_found(context: JobContext) -> None:
-    """Write the responses that were found, and note what the requests of this run depend on."""
-    for notice in _reused(context):
-        context.emit(notice)
-    keep(context.job, context.asked)
-    cached = context.reuse.write_parts(context.job.steps[0], context.source)
-    context.reuse = replace(context.reuse, found=(), search=None)  # frees memory
-    reused = add_up(context.job.folder, _reuse_steps(context, cached), context.source.rows)
-    context.ledger = [*context.earlier.parts, *reused.parts]
-    context.kept = context.earlier.rows + reused.rows
-    context.resolved |= reused.good
-    context.batch.observe(context.source.rows, context.kept, context.tolerance.given_up)
-    if (remaining := int(np.count_nonzero(~context.resolved))) != context.remaining:
-        # The store's index names them, but their data was gone or unreadable.
-        context.remaining, context.sizing = remaining, context.launch.plan(context.spec, remaining)
-    if context.earlier_steps:
-        _wait_for_nodes(context)
+def keep_answers(services: Services, checked: CheckedJob, found: FoundAnswers) -> KeptAnswers:
+    """Write the answers of later steps that exist, and add up all that are in parts."""
+    earlier, rows = checked.earlier, checked.surveyed.source.rows
+    job, written = _reuse_steps(services, checked, found)
+    reused = add_up(job.folder, written, rows)
+    kept, resolved = earlier.rows + reused.rows, read_only(found.resolved | reused.good)
+    services.batch.observe(rows, kept, found.tolerance.given_up)
+    return KeptAnswers(
+        job,
+        found.tolerance,
+        [*earlier.parts, *reused.parts],
+        kept,
+        resolved,
+        int(np.count_nonzero(~resolved)),
+        found.reuse.repetitions,
+        None if found.stored is None else checked.surveyed.store,
+    )
 
 
-def _reuse_steps(context: JobContext, first: list[Part]) -> list[Part]:
+def _reuse_steps(services: Services, checked: CheckedJob, found: FoundAnswers) -> tuple[Job, list[Part]]:
     """Find answers of later steps, and tell replicas which rows have answers of earlier ones.
 
-    :param first: parts of the first step that were written just now.
-    :returns: parts of the last step.
+    :returns: the job with the parts of its earlier steps; parts of the last step that were written.
     """
-    answers = [*(list(step.parts) for step in context.earlier_steps), []]
-    answers[0] += first
-    files, rows = context.earlier.files, context.source.rows
+    answers = [*(list(step.parts) for step in checked.earlier_steps), []]
+    answers[0] += found.cached
+    files, source = checked.earlier.files, checked.surveyed.source
 
     def of_step(step: Job) -> list[tuple[Origin, Responses]]:
-        return caches_of(step, files, context.stored, rows, context.emit)
+        return caches_of(step, files, found.stored, source.rows, services.emit)
 
-    caches = Caches(of_step, keys_over_the_cluster, context.emit)
-    reuse_steps(context.job, context.source, context.resolved, answers, caches)
+    caches = Caches(of_step, keys_over_the_cluster, services.emit)
+    reuse_steps(checked.job, source, found.resolved, answers, caches)
     *earlier, last = answers
-    context.job = replace(context.job, answers=tuple(map(tuple, earlier)))
-    return last
+    return replace(checked.job, answers=tuple(map(tuple, earlier))), last
 
 
-def _reused(context: JobContext) -> Iterable[events.Notice]:
+def _reused(checked: CheckedJob, found: FoundAnswers) -> Iterable[events.Notice]:
     """What is reused, and why the other rows are asked."""
-    earlier, rows = context.earlier, context.source.rows
+    job, earlier, rows = checked.job, checked.earlier, checked.surveyed.source.rows
     if earlier.damaged:
         damaged = f"parts: {count_of(len(earlier.damaged), 'is', 'are')} damaged"
-        example = f"{context.job.folder.uri}/{earlier.damaged[0].path}"
+        example = f"{job.folder.uri}/{earlier.damaged[0].path}"
         text = f"{damaged}, and the rows are asked again (for example, {example})"
         yield events.Notice(level="warning", message=text)
     if earlier.rows:
         done = f"done by earlier submissions: {earlier.rows:,} of {count_of(rows, 'row')}"
         rest = "going on with the rest" if earlier.rows < rows else "there is nothing left to ask"
         yield events.Notice(message=f"{done}; {rest}")
-    if context.reuse.notice:
-        yield events.Notice(message=context.reuse.notice)
-    stored = None if context.store is None else context.store.folder
-    if context.remaining and (why := asked_again(context.job, earlier, stored, context.asked)) is not None:
+    if found.reuse.notice:
+        yield events.Notice(message=found.reuse.notice)
+    store = None if checked.surveyed.store is None else checked.surveyed.store.folder
+    if found.remaining and (why := asked_again(job, earlier, store, checked.asked)) is not None:
         yield events.Notice(message=why)

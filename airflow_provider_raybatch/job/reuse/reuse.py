@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.events import Notice, Phase
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask
+from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, read_only
 from airflow_provider_raybatch.job.parts.part import Origin, Part, read_columns
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.request import key_array
@@ -141,7 +141,7 @@ def plan_reuse(
     :param parallel_map: applies a function to groups of work items.
     :param emit: called when keys are made, which is slow for many rows, and when a part is damaged.
     """
-    no_rows: RowMask = np.zeros(len(resolved), np.bool_)
+    no_rows = read_only(np.zeros(len(resolved), np.bool_))
     own_folder = f"{job.run_folder}/"
     own_files = [file for file in earlier.files if file.path.startswith(own_folder)]
     elsewhere = [part for part in _usable(job, earlier.files) if not part.path.startswith(own_folder)]
@@ -181,7 +181,7 @@ def plan_reuse(
     resolver = ReuseResolver(source.rows, resolved, caches)
     resolver.resolve(search.repeats, own if caches else None)
     return ReusePlan(
-        resolver.rows,
+        read_only(resolver.rows),
         tuple(caches),
         resolver.repetitions,  # also of cached rows: if a response is gone, its row is asked
         search if is_new else None,

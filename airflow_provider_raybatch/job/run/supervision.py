@@ -52,22 +52,21 @@ def run(
     :param check: judges each reading. With a :class:`BatchEndedError` it ends the run as a success.
     :raises RaybatchError: what else `check` raises, or that nothing moved for `no_progress_timeout`.
     """
-    ran = Ran()
     if isinstance(work, Replicas):
-        replicas, pipeline, watch = work, work.pipeline, Watch(work.coordinator, ran)
+        replicas, pipeline, watch = work, work.pipeline, Watch(work.coordinator)
     else:
-        replicas, pipeline, watch = None, _processor(job, plan, work, ran), Watch(None, ran)
+        replicas, watch = None, Watch()
+        pipeline = _processor(job, plan, work, watch)
     spoken = _Spoken(plan, say)
     try:
         while pipeline.is_alive() and not watch.is_over:
             pipeline.join(_POLL)
-            ran.reports = watch.look()
-            now = time.time()
-            progress = tracker.update(ran.reports, ran.flushes, now)
+            reports, now = watch.look(), time.time()
+            progress = tracker.update(reports, watch.flushes, now)
             pipeline.show(progress)
-            check(ran.reports, progress)
-            spoken.say(progress, ran.reports, now)
-            _check_moving(job.spec.no_progress_timeout, tracker, ran.reports, plan, now)
+            check(reports, progress)
+            spoken.say(progress, reports, now)
+            _check_moving(job.spec.no_progress_timeout, tracker, reports, plan, now)
             if replicas is not None:
                 replicas.end_unused()
         if plan.spans_nodes:
@@ -77,25 +76,25 @@ def run(
             _drain(replicas, error)
         if not isinstance(error, BatchEndedError):
             raise
-        _describe_rest(ran, replicas, watch)
-        return ran
-    ran.reports = watch.look() if watch.is_finished else watch.look_once_more()
+        return watch.ran(_last_of(replicas, watch))
+    reports = watch.look() if watch.is_finished else watch.look_once_more()
     if not watch.is_finished and pipeline.error is not None:
-        _raise(pipeline.error, ran.reports, job.spec.prompt_function)
-    ran.engine = _engine(job, replicas, watch.is_finished)
-    progress = tracker.update(ran.reports, ran.flushes, time.time())
+        _raise(pipeline.error, reports, job.spec.prompt_function)
+    engine = _engine(job, replicas, watch.is_finished)
+    progress = tracker.update(reports, watch.flushes, time.time())
     pipeline.show(progress)
     if progress.text() != spoken.last:
         say(progress)
-    return ran
+    return watch.ran(engine)
 
 
-def _describe_rest(ran: Ran, replicas: Replicas | None, watch: Watch) -> None:
-    """Add what is still known of a run that was ended. What it has written is on disk, reported or not."""
+def _last_of(replicas: Replicas | None, watch: Watch) -> EngineInfo:
+    """The engine, and news, of a run that was ended. What it has written is on disk, reported or not."""
     with contextlib.suppress(ray.exceptions.RayError, RaybatchError):
-        ran.reports = watch.look()
+        watch.look()
         if replicas is not None:
-            ran.engine = replicas.engine()
+            return replicas.engine()
+    return EngineInfo()
 
 
 def _engine(job: Job, replicas: Replicas | None, is_finished: bool) -> EngineInfo:
@@ -107,11 +106,11 @@ def _engine(job: Job, replicas: Replicas | None, is_finished: bool) -> EngineInf
     return replicas.engine()
 
 
-def _processor(job: Job, plan: Plan, chunks: Sequence[WorkItem], ran: Ran) -> Pipeline:
+def _processor(job: Job, plan: Plan, chunks: Sequence[WorkItem], watch: Watch) -> Pipeline:
     def take(row: Any) -> None:
         done: Done = pickle.loads(row["done"])
-        total = ray_data_llm.added(ran.by_replica.get(ray_data_llm.NAME), done.report)
-        ran.add(replace(done, report=total), time.time())
+        total = ray_data_llm.added(watch.by_replica.get(ray_data_llm.NAME), done.report)
+        watch.add(replace(done, report=total), time.time())
 
     return Pipeline(lambda: ray_data_llm.dataset(job, plan, chunks), job.spec, take)
 

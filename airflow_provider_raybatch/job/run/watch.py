@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,37 +23,21 @@ late counts for the next reading; the driver must see a stop or a deadline meanw
 _LAST_ANSWER_SECONDS = 60.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Ran:
-    """What the run left: the latest report of each replica, and all that was written.
+    """What a run left when it was over: the latest report of each replica, and all that was written.
 
     :param answers: parts of earlier steps, each with the number of its step.
-    :param flushes: how often something was written.
-    :param reports: the latest ones.
-    :param by_replica: the latest that came with parts.
     :param seconds: by stage.
     :param last_row: epoch seconds of the latest report with parts.
     """
 
-    parts: list[Part] = field(default_factory=list)
-    answers: list[tuple[int, Part]] = field(default_factory=list)
-    flushes: int = 0
-    reports: list[ReplicaProgress] = field(default_factory=list)
-    by_replica: dict[str, ReplicaProgress] = field(default_factory=dict)
+    parts: Sequence[Part] = ()
+    answers: Sequence[tuple[int, Part]] = ()
+    reports: Sequence[ReplicaProgress] = ()
     engine: EngineInfo = field(default_factory=EngineInfo)
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
     last_row: float = 0.0
-
-    def add(self, done: Done, at: float) -> None:
-        """Count what was written, and reported at `at` epoch seconds."""
-        self.parts += done.parts
-        self.answers += done.answers
-        self.flushes += 1
-        self.last_row = max(self.last_row, at)
-        name = done.report.replica
-        self.by_replica[name] = _further(self.by_replica.get(name), done.report)
-        for stage, spent in done.seconds.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
 
 
 def _further(known: ReplicaProgress | None, other: ReplicaProgress) -> ReplicaProgress:
@@ -63,18 +48,41 @@ def _further(known: ReplicaProgress | None, other: ReplicaProgress) -> ReplicaPr
 
 
 class Watch:
-    """What the driver knows of its replicas.
+    """What the driver knows of its replicas so far.
 
     :param coordinator: its handle; ``None`` for engine ``ray_data_llm``.
+    :ivar flushes: how often something was written.
+    :ivar by_replica: the latest report of each replica that came with parts.
     """
 
-    def __init__(self, coordinator: Any, ran: Ran) -> None:
+    def __init__(self, coordinator: Any = None) -> None:
         self._coordinator = coordinator
-        self._ran = ran
         self._finished_at: float | None = None
         self._works = True
         self._asked: Any = None  # what the coordinator has not answered yet; it gives each news once
+        self._parts: list[Part] = []
+        self._answers: list[tuple[int, Part]] = []
+        self._seconds: dict[str, float] = {}
+        self._last_row = 0.0
+        self.flushes = 0
+        self.by_replica: dict[str, ReplicaProgress] = {}
         self._latest: list[ReplicaProgress] = []
+
+    def add(self, done: Done, at: float) -> None:
+        """Count what was written, and reported at `at` epoch seconds."""
+        self._parts += done.parts
+        self._answers += done.answers
+        self.flushes += 1
+        self._last_row = max(self._last_row, at)
+        name = done.report.replica
+        self.by_replica[name] = _further(self.by_replica.get(name), done.report)
+        for stage, spent in done.seconds.items():
+            self._seconds[stage] = self._seconds.get(stage, 0.0) + spent
+
+    def ran(self, engine: EngineInfo) -> Ran:
+        """What the run has left by now."""
+        parts, answers, reports = tuple(self._parts), tuple(self._answers), tuple(self._latest)
+        return Ran(parts, answers, reports, engine, dict(self._seconds), self._last_row)
 
     @property
     def is_finished(self) -> bool:
@@ -106,7 +114,7 @@ class Watch:
     def _answered(self, seconds: float) -> None:
         """Add what was written since the last answer, if the next one comes in `seconds`."""
         if self._coordinator is None:
-            self._latest = list(self._ran.by_replica.values())
+            self._latest = list(self.by_replica.values())
             return
         asked, self._asked = self._asked or self._coordinator.news.remote(), None
         try:
@@ -115,10 +123,10 @@ class Watch:
             self._asked = asked
             return
         for at, done in news:
-            self._ran.add(done, at)
+            self.add(done, at)
         if is_finished and self._finished_at is None:
             self._finished_at = time.monotonic()
-        latest = dict(self._ran.by_replica)
+        latest = dict(self.by_replica)
         for report in reports:
             further = _further(report, latest.get(report.replica, report))
             latest[report.replica] = further.timed_as(report)

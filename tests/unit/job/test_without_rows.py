@@ -319,7 +319,7 @@ def test_what_opens_the_file_of_a_url_is_shown_nowhere(
 
 def test_what_a_killed_job_left_is_reported_without_rows(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "prepare", lambda *_: 1 / 0)
-    monkeypatch.setattr(driver, "_report_failure", lambda *_: None)
+    monkeypatch.setattr(driver.JobPhases, "report_failure", lambda *_: None)
     job.run(canary_rows(), **OF_ROWS, max_error_fraction=1.0)
     assert "ZeroDivisionError" in str(job.error)
     monkeypatch.undo()

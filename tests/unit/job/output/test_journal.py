@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.events import Committed, Event
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.contract.layout import JOURNAL
-from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.submission import new_run_token
+from airflow_provider_raybatch.job.driver import run
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError, is_overtaken
-from airflow_provider_raybatch.job.preflight.ready import JobContext, make_ready
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3, first
@@ -105,9 +105,11 @@ class TestOtherArguments:
         fields = {"source": [str(tmp_path / "gone.jsonl")], "destination": place.uri}
         manifest = publish(place, [part(place, [{"text": "a"}])], 1, submitted(**fields))
         same, changed = submitted(1, **fields), submitted(1, **fields, sampling={"temperature": 1})
-        assert make_ready(JobContext(same, Secrets(), print), same.submission) == manifest
+        emitted: list[Event] = []
+        assert run(same, same.submission, emitted.append) == manifest.summary()
+        assert emitted[-1] == Committed(summary=manifest.summary(), reused=True)
         with pytest.raises(PreflightError, match="source: nothing is at"):
-            make_ready(JobContext(changed, Secrets(), print), changed.submission)
+            run(changed, changed.submission, print)
 
 
 def test_commit_during_preflight_is_not_done_again(folder: Folder) -> None:

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.events import Notice, Progress
@@ -19,19 +18,18 @@ from airflow_provider_raybatch.contract.layout import task_folder
 from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.submission import new_run_token
-from airflow_provider_raybatch.job import driver
-from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.series import Series
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output import report as reports
 from airflow_provider_raybatch.job.output import run_reports, tally
 from airflow_provider_raybatch.job.output.record import Recorder, new_record
 from airflow_provider_raybatch.job.output.unfinished import Known, report_of_run
-from airflow_provider_raybatch.job.phases import publishing
+from airflow_provider_raybatch.job.phases import generating, publishing
 from airflow_provider_raybatch.report.rendering import environment
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import failure, part, publish_rows, response
+from tests.support.services import services_of
 from tests.support.specs import TASK, submitted
 from tests.support.whole_job import attempt, dying_attempt, numbered, without_cluster
 
@@ -167,13 +165,13 @@ def test_a_job_counts_what_an_older_one_notes_at_its_end(
     disk: LocalFolder, tmp_path: Path, monkeypatch
 ) -> None:
     """It may go on until it finds out that the destination is another's."""
-    generate = driver.generate
+    generate = generating.generate
 
-    def and_the_other_ends(context, control):
+    def and_the_other_ends(*given):
         killed(disk)
-        generate(context, control)
+        return generate(*given)
 
-    monkeypatch.setattr(driver, "generate", and_the_other_ends)
+    monkeypatch.setattr(generating, "generate", and_the_other_ends)
     summary = attempt(disk, 1, numbered(tmp_path / "in.jsonl", 3), gpu_hour_price={"*": 3.6})
     assert (summary.gpu_seconds, summary.cost) == (50.0, 0.05)
 
@@ -192,14 +190,14 @@ def test_a_job_sees_the_killed_one_before_it(disk: LocalFolder, tmp_path: Path, 
     source = numbered(tmp_path / "in.jsonl", 3)
     killed(disk)
     seen = []
-    publish = driver.publish_rows
+    publish = publishing.publish_rows
 
-    def look(context, control):
-        context.reports._earlier.join()
+    def look(services, *given):
+        services.reports._earlier.join()
         seen.append(stored(disk))
-        return publish(context, control)
+        return publish(services, *given)
 
-    monkeypatch.setattr(driver, "publish_rows", look)
+    monkeypatch.setattr(publishing, "publish_rows", look)
     attempt(disk, 1, source)
     assert [(one.state, one.attempts, one.rows) for one in seen] == [("ended", 1, 7)]
 
@@ -317,17 +315,11 @@ def test_replicas_that_are_not_needed_fail_no_job(disk: LocalFolder) -> None:
         raise TimeoutError
 
     emitted: list[Notice] = []
-    context = SimpleNamespace(
-        spec=submitted(),
-        emit=emitted.append,
-        launch=SimpleNamespace(began=1.0, at_once=0, reports=dead, end=lambda: None),
-        sizing=SimpleNamespace(gpus=1),
-        resolved=np.ones(3, bool),
-        money=Money(),
-        recorder=Recorder(),
-        start_up=StartUp(),
-    )
-    driver.generate(context, None)
+    launch = SimpleNamespace(began=1.0, at_once=0, reports=dead, end=lambda: None)
+    services = services_of(submitted(), emitted.append, launch=launch)
+    checked = SimpleNamespace(surveyed=SimpleNamespace(spec=submitted()))
+    nothing_left, plan = SimpleNamespace(remaining=0), SimpleNamespace(gpus=1)
+    assert generating.generate(services, None, [], checked, nothing_left, plan) is None
     assert emitted[-1].message.startswith("no engine was needed")
 
 

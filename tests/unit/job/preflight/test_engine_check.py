@@ -12,7 +12,6 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine_process.opening import identity
 from airflow_provider_raybatch.job.planning.plan import ClusterView
@@ -52,16 +51,17 @@ def test_names_are_checked_before_anything_else(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], sentence: str
 ) -> None:
     """There is neither a Ray, a destination nor the model."""
-    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
+    driver = pytest.importorskip("airflow_provider_raybatch.job.driver")
     model_check = pytest.importorskip("airflow_provider_raybatch.job.preflight.model_check")
+    from tests.support.services import services_of
+
     compat = engine_check.vllm_args.vllm_compat
     monkeypatch.setattr(compat, "engine_arg_names", lambda: frozenset({"max_model_len"}))
     monkeypatch.setattr(compat, "sampling_names", lambda: (frozenset({"seed", "n"}), frozenset({"choice"})))
     monkeypatch.setattr(engine_check.cluster_view, "check_versions", dict)
     job = spec(engine="vllm", model="/no/such/model", destination="s3://no-such-bucket", **fields)
-    context = ready.JobContext(job, Secrets(), lambda _: None)
     for check in (
-        lambda: ready.open_destination(context, None),
+        lambda: driver.JobPhases(job, services_of(job), None).open(),
         lambda: engine_check.check_engine(job, [], {}, lambda _: None, None),
         lambda: model_check.check_model(job, [], {}),
     ):

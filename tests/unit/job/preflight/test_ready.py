@@ -13,7 +13,6 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.layout import JOURNAL
-from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.planning.plan import ClusterView
@@ -23,8 +22,10 @@ from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from tests.support.clusters import DGX, HEAD
 from tests.support.model_configs import SHAPES
+from tests.support.services import services_of
 from tests.support.specs import spec, submitted
 
+driver = pytest.importorskip("airflow_provider_raybatch.job.driver")
 ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
 engine_check = pytest.importorskip("airflow_provider_raybatch.job.preflight.engine_check")
 
@@ -42,6 +43,14 @@ class LaunchLog:
         self.loads += 1
 
 
+def check_engine(job: Any, emit: Any, launch: LaunchLog) -> None:
+    """Do the driver's steps from the start of replicas to that of their engines, for five rows."""
+    journal = SimpleNamespace(folder=None, began_before=lambda: False, run_began=lambda: None)
+    surveyed = ready.SurveyedInput(job, SimpleNamespace(rows=5), Tolerance(job, 5))
+    phases = driver.JobPhases(job, services_of(job, emit, journal=journal, launch=launch), None)
+    phases.check_engine(surveyed, SampledRows([], [], 0))
+
+
 @pytest.mark.parametrize(
     ("shape", "engine", "refused", "loads"),
     [
@@ -56,19 +65,15 @@ def test_no_engine_starts_for_a_model_that_no_gpu_holds(
 ) -> None:
     sizes = None if shape is None else model_sizes(SHAPES[shape], None, None)
     monkeypatch.setattr(engine_check, "_checked_model", lambda *_: ModelCheck(context=400, sizes=sizes))
-    monkeypatch.setattr(ready, "wait_for_engine_node", lambda *_: None)
+    monkeypatch.setattr(engine_check, "wait_for_engine_node", lambda *_: None)
     monkeypatch.setattr(engine_check.cluster_view, "view", lambda: ClusterView((DGX,)))
-    job, notices = spec(engine=engine, model="acme/large"), []
-    context = ready.JobContext(job, Secrets(), notices.append, launch=LaunchLog())
-    context.source = SimpleNamespace(rows=5)
-    context.journal = SimpleNamespace(folder=None, began_before=lambda: False)
-    context.tolerance = Tolerance(job, 5)
+    job, notices, launch = spec(engine=engine, model="acme/large"), [], LaunchLog()
     if refused:
         with pytest.raises(PreflightError, match=r"^model: the weights of 'acme/large' take 131\.4 GiB"):
-            ready._check_model(context, job, SampledRows([], [], 0))
+            check_engine(job, notices.append, launch)
     else:
-        ready._check_model(context, job, SampledRows([], [], 0))
-    assert context.launch.loads == loads
+        check_engine(job, notices.append, launch)
+    assert launch.loads == loads
     assert [notice.message[:8] for notice in notices] == (["memory: "] if shape == "8B" else [])
 
 
@@ -78,11 +83,8 @@ def test_missing_gpus_are_refused_before_the_model(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(engine_check.cluster_view, "view", lambda: ClusterView((HEAD,)))
     monkeypatch.setattr(engine_check.cluster_view, "gpu_node", lambda _: None)
     job = spec(engine="vllm", model="/no/such/model", num_gpus=1)
-    context = ready.JobContext(job, Secrets(), lambda _: None, launch=LaunchLog())
-    context.source = SimpleNamespace(rows=5)
-    context.journal = SimpleNamespace(folder=None, began_before=lambda: False)
     with pytest.raises(PreflightError, match=r"^num_gpus: the job asks for 1 replica"):
-        ready._check_model(context, job, SampledRows([], [], 0))
+        check_engine(job, lambda _: None, LaunchLog())
 
 
 def claimed_the_day_before(destination: Folder, at: float) -> None:

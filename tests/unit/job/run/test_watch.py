@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
-from airflow_provider_raybatch.job.run.watch import Ran, Watch
+from airflow_provider_raybatch.job.run.watch import Watch
 from airflow_provider_raybatch.job.work import Done
 
 REPORT = ReplicaProgress("first", "node", state="ready", rows=3, written=3)
@@ -51,29 +51,27 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> _Coordinator:
 
 
 def test_a_late_answer_ends_no_run_and_loses_no_news(coordinator: _Coordinator) -> None:
-    ran = Ran()
-    watch = Watch(coordinator, ran)
+    watch = Watch(coordinator)
     assert [watch.look(), watch.look()] == [[], []]
     coordinator.is_quick = True
     assert watch.look() == [REPORT]
-    assert ran.flushes == 1
+    assert watch.flushes == 1
     coordinator.is_quick = False
     assert watch.look() == [REPORT]
 
 
 def test_the_last_look_sees_what_came_after_a_late_answer(coordinator: _Coordinator) -> None:
     """An answer that is late was given while rows were open."""
-    ran = Ran()
-    watch = Watch(coordinator, ran)
+    watch = Watch(coordinator)
     watch.look()
     coordinator.finish()
     coordinator.is_quick = True
     assert watch.look_once_more()[0].written == 5
     assert watch.is_finished
-    assert ran.flushes == 2
+    assert watch.flushes == 2
 
 
 def test_the_last_look_ends_without_an_answer(coordinator: _Coordinator) -> None:
-    watch = Watch(coordinator, Ran())
+    watch = Watch(coordinator)
     assert watch.look_once_more() == []
     assert not watch.is_finished

@@ -208,7 +208,7 @@ def test_progress_begins_with_the_answers_that_are_there(
     store = str(place.root / "store")
     begun: list[dict[str, int]] = []
     answered = generating._answered
-    monkeypatch.setattr(generating, "_answered", lambda context: begun.append(answered(context)) or begun[-1])
+    monkeypatch.setattr(generating, "_answered", lambda *given: begun.append(answered(*given)) or begun[-1])
     jobs.run("z", 0, [DRAFT, JUDGE, end("z")], reuse=store, limit=4)
     jobs.run("a", 0, [DRAFT, JUDGE, end("a")], reuse=store, limit=4)
     jobs.run("b", 0, [DRAFT, JUDGE, end("b")], reuse=store)
