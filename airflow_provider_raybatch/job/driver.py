@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -32,6 +31,7 @@ from airflow_provider_raybatch.job.parts.ledger import mark_damaged
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.phases import ending, generating, publishing, reusing
+from airflow_provider_raybatch.job.planning.cluster_view import check_versions
 from airflow_provider_raybatch.job.planning.plan import Plan, longest_response
 from airflow_provider_raybatch.job.preflight import engine_check, ready
 from airflow_provider_raybatch.job.preflight.input_check import SampledRows
@@ -86,7 +86,6 @@ class JobPhases:
 
     def __init__(self, spec: BatchInferenceSpec, services: Services, control: Control) -> None:
         self._spec, self._services, self._control = spec, services, control
-        self._versions: Mapping[str, str] = {}
         self._records: Sequence[JobRecord] | None = None
         self._surveyed: ready.SurveyedInput | None = None
         self._engine: ready.CheckedEngine | None = None
@@ -110,7 +109,7 @@ class JobPhases:
         """Give each row an answer, and publish them."""
         batch = self._services.batch
         batch.check()
-        if (committed := self.open()) is not None:
+        if (committed := self._open()) is not None:
             return self._found_committed(committed)
         checked = self._check()
         source = checked.surveyed.source
@@ -128,13 +127,9 @@ class JobPhases:
                 raise
             raise failure from error
 
-    def open(self) -> BatchManifest | None:
-        """Check the cluster's software, and open the destination.
-
-        :returns: the dataset, if an earlier submission of this run committed it with the same arguments.
-        """
-        self._versions = ready.check_software(self._spec)
-        found = ready.open_destination(self._services)
+    def _open(self) -> BatchManifest | None:
+        """Open the destination, unless it has the dataset."""
+        found = ready.open_destination(self._services, self._spec)
         if isinstance(found, BatchManifest):
             return found
         self._records = found
@@ -214,11 +209,9 @@ class JobPhases:
 
     def _publish(self, made: publishing.Publication, parts: Sequence[Part]) -> Summary:
         """Publish what is finished, and clean up."""
-        versions, records = self._versions, self._records or ()
-        made = replace(
-            made, parts=parts, ran=self._ran, asked=self._asked, versions=versions, records=records
+        manifest = publishing.publish_rows(
+            self._services, self._control, made, parts, self._ran, self._asked, self._records or ()
         )
-        manifest = publishing.publish_rows(self._services, self._control, made)
         publishing.clean_up(self._services)
         self._services.recorder.end()
         return manifest.summary()
@@ -231,7 +224,7 @@ class JobPhases:
         services, spec = self._services, self._spec
         generating.end_replicas(services, spec, self._plan)
         services.nodes.close()
-        committed = self.open() if self._records is None else services.journal.committed()
+        committed = self._open() if self._records is None else services.journal.committed()
         if committed is not None:
             return self._found_committed(committed)
         made = ending.look_up(services, spec, self._surveyed, self._engine, self._job, self._plan)
@@ -285,7 +278,7 @@ class JobPhases:
             journal.folder,
             journal.submission.task,
             record.model_copy(update=known),
-            Known(self._spec, shown, self._versions, replica_stats(recorder.reports)),
+            Known(self._spec, shown, check_versions(), replica_stats(recorder.reports)),
             journal.check if own is not None else journal.check_owner,
             self._job.part_folder if own is not None and self._job is not None else None,
         )

@@ -38,7 +38,6 @@ def look_up(
 ) -> Publication:
     """Look for the input and the job, as far as they were not known when the job learned of the end.
 
-    :returns: what publishes the batch, still without parts.
     :raises RaybatchError: the source can't be read, or the storage does not answer.
     """
     secrets = services.secrets

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of
@@ -32,6 +33,7 @@ from airflow_provider_raybatch.job.output.run_statistics import statistics_of
 from airflow_provider_raybatch.job.output.tally import rendered
 from airflow_provider_raybatch.job.parts.ledger import add_up
 from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.services import Services
@@ -55,16 +57,12 @@ _LONGEST_RENDERING = 20.0
 
 @dataclass(frozen=True)
 class Publication:
-    """What a dataset is made of.
+    """A job whose rows become a dataset.
 
     :param spec: as it was submitted, with the schema of its Pydantic model.
     :param check: of the model.
     :param job: with the parts that its earlier steps had before replicas began.
     :param tolerance: how many rows may have failed.
-    :param parts: with all rows.
-    :param asked: what the requests depend on; ``None`` for a batch that ended before that was known.
-    :param versions: of the cluster's software, by package.
-    :param records: of all earlier jobs of the task.
     """
 
     spec: BatchInferenceSpec
@@ -73,36 +71,41 @@ class Publication:
     job: Job
     plan: Plan
     tolerance: Tolerance
-    parts: Sequence[Part] = ()
-    ran: Ran = field(default_factory=Ran)
-    asked: Asked | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-    records: Sequence[JobRecord] = ()
 
 
-def publish_rows(services: Services, control: Control, made: Publication) -> BatchManifest:
-    """Commit all rows, unless too many failed."""
-    job, journal, batch, rows = made.job, services.journal, services.batch, made.source.rows
+def publish_rows(
+    services: Services,
+    control: Control,
+    made: Publication,
+    parts: Sequence[Part],
+    ran: Ran,
+    asked: Asked | None,
+    records: Sequence[JobRecord],
+) -> BatchManifest:
+    """Commit all rows, unless too many failed.
+
+    :param parts: with all rows.
+    :param asked: what the requests depend on; ``None`` for a batch that ended before that was known.
+    :param records: of all earlier jobs of the task, as they were read at this one's start.
+    """
+    job, journal = made.job, services.journal
     services.emit(events.Phase(phase="committing", message="publishing the dataset"))
-    answered = add_up(job.folder, made.parts, rows)
-    if batch.ending is None:
-        made.tolerance.after(answered)
-        batch.observe(rows, answered.rows, rows - answered.rows)
-        batch.complete()
-    records, figures = _records(services, made), _figures(services, made)
-    with _storing(services, control, made):
+    _complete_batch(services.batch, made, parts)
+    records = _records(services, job, records)
+    figures = _figures(services, made, ran)
+    with _storing(services, control, made, asked):
         manifest = prepare(
             made.spec.step_specs()[-1],
             journal,
-            made.parts,
-            rows,
+            parts,
+            made.source.rows,
             figures,
             with_steps(made.source.schema, job),
             job.part_folder,
             publish_over_the_cluster,
             _report(services, made),
             [*records, *filter(None, [services.recorder.record])],
-            _answers(services, made),
+            _answers(journal.submission.run_id, job, ran),
         )
     _judge(services, made, manifest)
     with control.uninterrupted():
@@ -111,20 +114,28 @@ def publish_rows(services: Services, control: Control, made: Publication) -> Bat
     return manifest
 
 
-def _records(services: Services, made: Publication) -> Sequence[JobRecord]:
+def _complete_batch(batch: BatchWatch, made: Publication, parts: Sequence[Part]) -> None:
+    """Decide that the batch is complete, unless it has ended early or too many rows failed."""
+    rows, answered = made.source.rows, add_up(made.job.folder, parts, made.source.rows)
+    if batch.ending is None:
+        made.tolerance.after(answered)
+        batch.observe(rows, answered.rows, rows - answered.rows)
+        batch.complete()
+
+
+def _records(services: Services, job: Job, records: Sequence[JobRecord]) -> Sequence[JobRecord]:
     """The records of the run's other jobs, whose GPU seconds are part of its cost."""
-    records, run_token = made.records, services.journal.submission.run_token
+    submission, run_token = services.journal.submission, services.journal.submission.run_token
     with suppress(RaybatchError):  # an older job may have gone on until it found out about the claim
-        task_folder = layout.task_folder(services.journal.submission)
-        records = records_of(made.job.folder, task_folder, made.job.part_folder)
+        records = records_of(job.folder, layout.task_folder(submission), job.part_folder)
         services.money.look_back(records, run_token)
     return [record for record in records if record.run_token == run_token]
 
 
-def _figures(services: Services, made: Publication) -> RunStatistics:
+def _figures(services: Services, made: Publication, ran: Ran) -> RunStatistics:
     """Timing and statistics of the run, with what was checked before it."""
-    figures = statistics_of(made.ran, made.plan, services.start_up, services.money)
-    versions = {**made.versions, **figures.versions}
+    figures = statistics_of(ran, made.plan, services.start_up, services.money)
+    versions = {**cluster_view.check_versions(), **figures.versions}
     plan = {**figures.plan, **made.check.shown()}
     return figures.model_copy(update={"digests": made.check.digests, "versions": versions, "plan": plan})
 
@@ -146,15 +157,14 @@ def _judge(services: Services, made: Publication, manifest: BatchManifest) -> No
         services.emit(events.Notice(message=f"on_blank: {text}{fate.get(spec.on_blank, 'fail')}."))
 
 
-def _answers(services: Services, made: Publication) -> list[StepParts]:
+def _answers(run: str, job: Job, ran: Ran) -> list[StepParts]:
     """The parts of each step before the last one."""
-    found = [list(parts) for parts in made.job.answers]
-    for number, part in made.ran.answers:
+    found = [list(parts) for parts in job.answers]
+    for number, part in ran.answers:
         found[number].append(part)
-    run = services.journal.submission.run_id
     return [
         StepParts(step.task, parts, step.part_folder, run)
-        for parts, step in zip(found, made.job.earlier_steps, strict=True)
+        for parts, step in zip(found, job.earlier_steps, strict=True)
     ]
 
 
@@ -173,7 +183,7 @@ def _report(services: Services, made: Publication) -> DatasetReport:
 
 
 @contextmanager
-def _storing(services: Services, control: Control, made: Publication) -> Iterator[None]:
+def _storing(services: Services, control: Control, made: Publication, asked: Asked | None) -> Iterator[None]:
     """Keep the responses for other runs meanwhile: what is committed is paid for by none of them.
 
     Where that fails, or takes longer than the job may, a warning says so; the dataset matters more.
@@ -182,7 +192,7 @@ def _storing(services: Services, control: Control, made: Publication) -> Iterato
         yield
         return
     said: list[events.Notice] = []
-    given = (made, services.secrets.aws, said.append)
+    given = (made, asked, services.secrets.aws, said.append)
     # A daemon, so that a store without an answer holds up neither a stop nor the end.
     storing = Thread(target=_store, args=given, name="raybatch-storing", daemon=True)
     storing.start()
@@ -197,15 +207,20 @@ def _storing(services: Services, control: Control, made: Publication) -> Iterato
             services.emit(notice)
 
 
-def _store(made: Publication, aws: AwsCredentials | None, emit: Callable[[events.Notice], None]) -> None:
+def _store(
+    made: Publication,
+    asked: Asked | None,
+    aws: AwsCredentials | None,
+    emit: Callable[[events.Notice], None],
+) -> None:
     spec, job = made.spec, made.job
     try:
         store = open_store(spec, aws, emit)
         assert store is not None  # the job has one
         for step, parts in parts_of_steps(job):
             remember(store, job.folder, parts, emit, step.task)
-        if made.asked is not None:
-            keep_in_store(store.folder, job, made.asked)
+        if asked is not None:
+            keep_in_store(store.folder, job, asked)
     except Exception as error:
         emit(events.Notice(level="warning", message=not_stored(error, spec.shows_rows)))
 

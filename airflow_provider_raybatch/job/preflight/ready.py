@@ -110,22 +110,17 @@ class CheckedJob:
     asked: Asked
 
 
-def check_software(spec: BatchInferenceSpec) -> dict[str, str]:
-    """Check the versions of the cluster's software, and names of the engine's arguments."""
-    versions = cluster_view.check_versions()
-    if spec.engine == ray_data_llm.NAME:
-        ray_data_llm.check_processor(spec)
-    check_names(spec)
-    return versions
-
-
-def open_destination(services: Services) -> list[JobRecord] | BatchManifest:
-    """Check that this run may claim the destination, and add up what it has cost.
+def open_destination(services: Services, spec: BatchInferenceSpec) -> list[JobRecord] | BatchManifest:
+    """Check software and names, and that this run may claim the destination; add up what it has cost.
 
     :returns: the records of all earlier jobs of the task; or the dataset, if an earlier submission of this
         run committed it with the same arguments.
     :raises PreflightError: the destination belongs to another task.
     """
+    cluster_view.check_versions()
+    if spec.engine == ray_data_llm.NAME:
+        ray_data_llm.check_processor(spec)
+    check_names(spec)
     journal = services.journal
     if (committed := journal.committed()) is not None:
         return committed

@@ -51,7 +51,7 @@ def test_names_are_checked_before_anything_else(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], sentence: str
 ) -> None:
     """There is neither a Ray, a destination nor the model."""
-    driver = pytest.importorskip("airflow_provider_raybatch.job.driver")
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     model_check = pytest.importorskip("airflow_provider_raybatch.job.preflight.model_check")
     from tests.support.services import services_of
 
@@ -61,7 +61,7 @@ def test_names_are_checked_before_anything_else(
     monkeypatch.setattr(engine_check.cluster_view, "check_versions", dict)
     job = spec(engine="vllm", model="/no/such/model", destination="s3://no-such-bucket", **fields)
     for check in (
-        lambda: driver.JobPhases(job, services_of(job), None).open(),
+        lambda: ready.open_destination(services_of(job), job),
         lambda: engine_check.check_engine(job, [], {}, lambda _: None, None),
         lambda: model_check.check_model(job, [], {}),
     ):
