@@ -101,6 +101,6 @@ def test_the_better_model_is_promoted_and_a_broken_one_reported(
     compared = run.task("compare").xcom()
     assert set(compared["pairwise"]) == {"whole"}
     page = lake.contents(compared["html_uri"].removeprefix("s3://lake/"))
-    assert b"data:image/png;base64," in next(iter(page.values()))
+    assert b"<svg" in next(iter(page.values()))
     assert run.task("promote").asset_event()["extra"]["name"] == "whole"
     assert run.task("promote").run_after().wait().task("announce").xcom()[0].startswith("Promote whole")
