@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the operator's arguments, some of which are objects, to the fields of the job's spec."""
+"""The operator's arguments, objects among them, as fields of the job's spec."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from airflow_provider_raybatch.arguments import (
 from airflow_provider_raybatch.coercion import from_text, is_absent
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
 
 GROUPS: dict[str, tuple[type[ArgumentGroup], ...]] = {
@@ -53,18 +53,23 @@ FIELDS_OF = {
 }
 """The fields of the job's spec that each of them gives."""
 _ARGUMENT_OF = {field: argument for argument, fields in FIELDS_OF.items() for field in fields}
-_HOMES = {
+HOMES = {
     name: f"{argument}={kind.__name__}({name}=...)"
     for argument, kinds in GROUPS.items()
     for kind in reversed(kinds)
     for name in _names((kind,))
     if name != argument
 }
+"""How each field is written that has its place in an object."""
+
+
+_NO_COLUMN = ("{row", "[{")
+"""In a text that was meant as a prompt or a chat, and not as the name of a column."""
 
 
 def home_of(field: str) -> str | None:
     """How a field is written that has its place in a group; ``None`` for others."""
-    return _HOMES.get(field)
+    return HOMES.get(field)
 
 
 def fields_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def fields_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
             fields[argument] = value
         elif isinstance(given, Mapping):
             _check_group(argument, given)
-            fields |= given
+            fields |= {name: one for name, one in given.items() if one is not None}
         elif argument in _ALONE:
             fields[argument] = value
         else:
@@ -88,7 +93,7 @@ def fields_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
                 f"{argument}: {shown(value)} is no dictionary; give {GROUPS[argument][0].__name__}(...)."
             )
     messages = from_text(fields.get("messages"))
-    if isinstance(messages, str) and messages and not messages.lstrip().startswith("["):
+    if isinstance(messages, str) and messages and not any(sign in messages for sign in _NO_COLUMN):
         fields["messages_column"] = fields.pop("messages")
     return {name: value for name, value in fields.items() if not (name in GROUPS and name not in _ALONE)}
 
@@ -100,8 +105,8 @@ def _check_group(argument: str, given: Mapping[str, Any]) -> None:
             continue
         close = nearest(str(name), known)
         hint = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}."
-        if name in BatchInferenceSpec.model_fields:
-            hint = f"write it as {home_of(name) or f'{name}=... of the task itself'}."
+        if name in BatchInferenceSpec.model_fields.keys() - NOT_ARGUMENTS:
+            hint = f"write it as {home_of(name) or f'{argument_of(name)}=... of the task itself'}."
         raise SpecError(f"{argument}: {shown(name)} is none of its names; {hint}")
 
 
@@ -110,16 +115,27 @@ def argument_of(field: str) -> str:
     return "messages" if field == "messages_column" else _ARGUMENT_OF.get(field, field)
 
 
-def over_default(default_args: Mapping[str, Any] | None, argument: str, value: Any) -> Any:
-    """An object over that of a DAG's `default_args`, name by name; `value` where one is not known yet."""
-    default = _as_group(argument, (default_args or {}).get(argument))
-    given = _as_group(argument, value)
-    return value if default is None or given is None else {**default, **given}
+def over_default(argument: str, default: Any, value: Any) -> Any:
+    """An object over a default of it, name by name; `value` itself where one of them is not known yet.
+
+    A task of another kind, and one adapter in place of several, replace their default.
+    """
+    if is_absent(value):
+        return default
+    whole, given = _as_group(argument, default), _as_group(argument, value)
+    if whole is None or given is None:
+        return value
+    differs = argument in _KINDS and whole.get(argument) != given.get(argument)
+    return value if differs else {**whole, **given}
+
+
+_KINDS = ("model_task", "adapter")
 
 
 def _as_group(argument: str, value: Any) -> Mapping[str, Any] | None:
-    if isinstance(value, Mapping):
-        return value
+    known = from_text(value)
+    if isinstance(known, Mapping):
+        return known
     return (
-        {argument: value} if argument in _ALONE and isinstance(value, (str, list, tuple, PathLike)) else None
+        {argument: known} if argument in _ALONE and isinstance(known, (str, list, tuple, PathLike)) else None
     )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
 from airflow_provider_raybatch.contract.location import plain
 from airflow_provider_raybatch.contract.names import is_import_path
 from airflow_provider_raybatch.operators.base import RayOperator
+from airflow_provider_raybatch.operators.objects import each_value
 from airflow_provider_raybatch.operators.parse_check import known_fields
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
@@ -114,6 +116,10 @@ def _check(operator: RayOperator, context: Any, whose: str, destinations: dict[s
         )
 
 
+def _render(operator: RayOperator, context: Any, env: Any, name: str) -> None:
+    operator._do_render_template_fields(operator, [name], context, env, set())
+
+
 def _rendered(operator: RayOperator, context: Any) -> set[str]:
     """Render what can be rendered here, and return the names of the other arguments."""
     unknown, env = set(), operator.get_template_env()
@@ -124,13 +130,14 @@ def _rendered(operator: RayOperator, context: Any) -> set[str]:
         before = logging.root.manager.disable
         logging.disable()  # Airflow logs what fails, and here it may
         try:
-            operator._do_render_template_fields(operator, [name], context, env, set())
-        except Exception as error:  # whatever an XCom or a macro needs
-            cause = error.__cause__
-            undefined = _UNDEFINED.fullmatch(str(cause))
-            if isinstance(cause, TemplateSyntaxError) or (undefined and undefined[1] not in _ONLY_IN_A_RUN):
-                raise
-            unknown.add(name)
+            render = partial(_render, operator, context, env)
+            for error in each_value(operator, name, render).values():  # whatever an XCom or a macro needs
+                cause = error.__cause__
+                undefined = _UNDEFINED.fullmatch(str(cause))
+                is_wrong = undefined and undefined[1] not in _ONLY_IN_A_RUN
+                if isinstance(cause, TemplateSyntaxError) or is_wrong:
+                    raise error
+                unknown.add(name)
         finally:
             logging.disable(before)
     return unknown

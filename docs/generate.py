@@ -41,6 +41,7 @@ from airflow_provider_raybatch.cli.verbs import (  # noqa: E402
 )
 from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster  # noqa: E402
 from airflow_provider_raybatch.contract import failures, spec  # noqa: E402
+from airflow_provider_raybatch.contract.arguments.prompt import name_of  # noqa: E402
 from airflow_provider_raybatch.contract.arguments.steps import StepArguments  # noqa: E402
 from airflow_provider_raybatch.contract.base import ContractModel  # noqa: E402
 from airflow_provider_raybatch.contract.manifest import BatchManifest, RunResult  # noqa: E402
@@ -195,7 +196,7 @@ def _rules() -> str:
     rows = ["| argument | has no effect | because | remedy |", "| --- | --- | --- | --- |"]
     named: dict[tuple[str, str, str], dict[str, None]] = {}
     for rule in RULES:
-        name = "messages" if rule.argument == "messages_column" else rule.argument
+        name = name_of(rule.argument)
         beside = f"{'without' if rule.needs else 'with'} {rule.other.name}".replace("'", "`")
         named.setdefault((beside, rule.why, rule.remedy), {})[f"`{name}`"] = None
     joined: dict[tuple[str, str, str], list[str]] = {}

@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
 from airflow_provider_raybatch.contract.text import count_of, plain_reason
 from airflow_provider_raybatch.hooks.lookup import server_lookup
+from airflow_provider_raybatch.operators.objects import each_value
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -126,13 +127,15 @@ def render(task: Any, context: Context) -> tuple[Any, dict[str, str]]:
                 return context["task"], {task.task_id: _one_line(error)}
             return context["task"], {}
         failures = {}
-        env, seen = task.get_template_env(), set[int]()
+        env = task.get_template_env()
+
+        def rendered(name: str) -> None:
+            task._do_render_template_fields(task, (name,), context, env, set())
+            setattr(task, name, _without_sequences(getattr(task, name), context["ti"]))
+
         for name in task.template_fields:
-            try:
-                task._do_render_template_fields(task, (name,), context, env, seen)
-                setattr(task, name, _without_sequences(getattr(task, name), context["ti"]))
-            except Exception as error:
-                failures[name] = _one_line(error).removeprefix(f"{name}: ")
+            for part, why in each_value(task, name, rendered).items():
+                failures[part] = _one_line(why).removeprefix(f"{name}: ")
     return task, failures
 
 

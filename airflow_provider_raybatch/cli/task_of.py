@@ -9,12 +9,12 @@ import re
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raybatch.argument_fields import fields_of
+from airflow_provider_raybatch.argument_fields import GROUPS, argument_of, fields_of
 from airflow_provider_raybatch.cli.places import absolute, absolute_folder
 from airflow_provider_raybatch.cli.rendering import XComs, render, run_conf, run_date, template_context
 from airflow_provider_raybatch.cli.terminal import masked, quietly
@@ -132,6 +132,8 @@ _OPTIONS = ("source", "prompt", "model", "engine", "destination")
 _NAMES = tuple(dict.fromkeys([*ARGUMENTS, *FIELDS]))
 """What ``--argument`` may give: arguments, and what objects hold by its own name, too."""
 _CONNECTIONS = ("aws_conn_id", "hf_conn_id")
+_BESIDE = (*_CONNECTIONS, "ray_conn_id", "runtime_env")
+"""Arguments that a preview takes from the task, and that are not of its spec."""
 _OPTIONAL = frozenset({"destination", "reuse"})
 """Arguments without which a batch inference can still be looked at."""
 _FOLDERS = ("destination", "reuse")
@@ -189,20 +191,36 @@ def _batch_task(options: Namespace) -> BatchTask:
             raise SpecError(f"{task.task_id}: {failures[task.task_id]}")
         _call_function(task, context, failures)
     title = f"task {task.task_id!r} of DAG {task.dag_id!r} on {at.date().isoformat()}"
-    own = {
-        name: getattr(task, name, None) for name in (*ARGUMENTS, *_CONNECTIONS, "ray_conn_id", "runtime_env")
+    replaced = _named(options) & {*ARGUMENTS}
+    failures = {
+        name: sentence
+        for name, sentence in failures.items()
+        if name in (*_NAMES, *_BESIDE) and name not in given and argument_of(name) not in replaced
     }
-    failures = {name: sentence for name, sentence in failures.items() if name in own and name not in given}
-    needed = [f"{name}: {failures[name]}" for name in failures if name in ARGUMENTS and name not in _OPTIONAL]
+    needed = [f"{name}: {failures[name]}" for name in failures if name in {*_NAMES} - _OPTIONAL]
     if needed:
         raise SpecError(masked(" ".join(needed)))
     notes = tuple(masked(f"{name}: {sentence}") for name, sentence in failures.items())
     if getattr(task, "ray_cluster", None) is not None:
         used = options.conn_id or DEFAULT_CONN_ID
         notes += (f"ray_cluster: what asks a cluster asks that of the connection {used!r}; none is made.",)
-    known = {name: value for name, value in own.items() if name not in failures}
+    known = _known(task, failures, replaced)
     made = _made(title, given, options, known, notes)
     return replace(made, names=(task.dag_id, task.task_id))
+
+
+def _known(task: Any, failures: Collection[str], replaced: Collection[str]) -> dict[str, Any]:
+    """What the task has been given, without what could not be rendered, and without `replaced` arguments."""
+    known: dict[str, Any] = {}
+    for name in (*ARGUMENTS, *_BESIDE):
+        value = getattr(task, name, None)
+        if name in replaced:
+            continue
+        if name in GROUPS and isinstance(value, Mapping):  # its values fail by themselves
+            known[name] = {key: one for key, one in value.items() if key not in failures}
+        elif name not in failures:
+            known[name] = value
+    return known
 
 
 def _made(
@@ -248,6 +266,12 @@ def _call_function(task: Any, context: Any, failures: dict[str, str]) -> None:
         ) from error
     for name in returned:
         failures.pop(name, None)
+
+
+def _named(options: Namespace) -> set[str]:
+    """The names that the options give."""
+    given = {name for name in _OPTIONS if getattr(options, name, None) is not None}
+    return given | {text.partition("=")[0] for text in options.argument or ()}
 
 
 def _given_arguments(options: Namespace) -> dict[str, Any]:

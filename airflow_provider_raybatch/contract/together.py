@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import model_validator
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID, ENDPOINTS, OPENAI_BATCH
-from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
+from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS, name_of
 from airflow_provider_raybatch.contract.arguments.sampling import LOGPROBS, are_asked
 from airflow_provider_raybatch.contract.arguments.task import MODEL_TASKS
 from airflow_provider_raybatch.contract.base import ContractModel
@@ -64,7 +64,8 @@ class Conflict:
     def sentence(self) -> str:
         """Why it is refused, and what to do; without a full stop."""
         relation = "without" if self.needs else "with"
-        return f"{self.argument}: it has no effect {relation} {self.other.name}: {self.why}; {self.remedy}"
+        name = name_of(self.argument)
+        return f"{name}: it has no effect {relation} {self.other.name}: {self.why}; {self.remedy}"
 
 
 @cache
@@ -189,7 +190,7 @@ RULES: tuple[Conflict, ...] = (
     ),
     Conflict(
         "adapter_column", _ADAPTERS, "rows choose among the adapters that the job lists, and it lists none",
-        "give adapters={'name': location}", needs=True,
+        "list them in adapters", needs=True,
     ),
     Conflict("adapter", _ADAPTERS, "it is for all rows, and they for those that choose", "keep one of both"),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from airflow.sdk.definitions._internal.types import SET_DURING_EXECUTION
 from airflow.sdk.definitions.context import context_merge
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
+from airflow_provider_raybatch.argument_fields import GROUPS, over_default
 from airflow_provider_raybatch.coercion import listed
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
@@ -40,7 +41,7 @@ _LONGEST = 4096
 
 def keep(store: Store, returned: Mapping[str, Any]) -> None:
     """Store the arguments as plain data, without what Airflow masks in rendered fields."""
-    plain = {name: _bounded(redact(_plain(value), name)) for name, value in returned.items()}
+    plain = {name: _bounded(redact(_plain(value), name), name) for name, value in returned.items()}
     store.set(_KEY, plain, retention=NEVER_EXPIRE)
 
 
@@ -58,7 +59,9 @@ def _as_plain(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else str(value)
 
 
-def _bounded(value: Any) -> Any:
+def _bounded(value: Any, name: str = "") -> Any:
+    if name in GROUPS and isinstance(value, dict):
+        return {key: _bounded(one) for key, one in value.items()}
     text = value if isinstance(value, str) else json.dumps(value)
     return value if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
@@ -148,7 +151,8 @@ class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
             ) from error
         # Values are final: what the function returns is not a template.
         for argument, value in returned.items():
-            setattr(self, argument, listed(value))
+            own = getattr(self, argument) if argument in GROUPS else None
+            setattr(self, argument, listed(value) if own is None else over_default(argument, own, value))
         for argument in ("source", "destination"):
             if getattr(self, argument) is SET_DURING_EXECUTION:
                 setattr(self, argument, None)
@@ -161,8 +165,8 @@ def ray_batch_task(
 
     The function runs on the Airflow worker, once per attempt, and must return the same each time; otherwise
     `on_stale_state` decides about the job of an earlier attempt. It may return the arguments from `source` to
-    `runtime_env`, which win over those of the decorator. How the job is followed (`deferrable`, `timeout`,
-    `deadline`, `ray_conn_id`, ...) is set in the decorator.
+    `runtime_env`, which win over those of the decorator, objects name by name. How the job is followed
+    (`deferrable`, `timeout`, `deadline`, `ray_conn_id`, ...) is set in the decorator.
 
     :param python_callable: the function.
     :param multiple_outputs: push each item of the result as an XCom of its own, too.

@@ -80,8 +80,8 @@ ARGUMENTS = tuple(dict.fromkeys(argument_of(name) for name in FIELDS))
 """The arguments of the operator that make up the spec."""
 
 TEXTS = frozenset({
-    "id_column", "prompt", "system_prompt", "prompt_column", "prompt_function", "model", "accelerator_type",
-    "output_prefix",
+    "id_column", "prompt", "system_prompt", "messages", "prompt_column", "prompt_function", "model",
+    "adapter", "accelerator_type", "output_prefix",
 })  # fmt: skip
 """Those that are text whatever it looks like."""
 

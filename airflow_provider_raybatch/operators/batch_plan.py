@@ -63,7 +63,7 @@ def check_has_price(spec: BatchInferenceSpec, ray_cluster: Any) -> None:
 
 def _no_price(place: str | None) -> str:
     also = "" if place is None else f", or set it in extra of {_in_sentence(place)}"
-    return f"max_cost: no price of a GPU hour is known to reckon it by; give gpu_hour_price{also}."
+    return f"max_cost: no price of a GPU hour is known to reckon it by; give gpu_hour_price in limits{also}."
 
 
 def _in_sentence(name: str) -> str:

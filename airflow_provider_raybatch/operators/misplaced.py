@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_raybatch.argument_fields import home_of
+from airflow_provider_raybatch.argument_fields import HOMES, home_of
 from airflow_provider_raybatch.coercion import ENGINE_ARG_TYPES
 from airflow_provider_raybatch.contract.arguments.vllm_names import ENGINE_ARGS, SAMPLING
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS
@@ -47,5 +47,7 @@ def _remedy(name: str, known: Sequence[str]) -> str:
         return f"put it into a step, steps=[Step(..., {name}=...)]."
     if name in ENGINE_ARGS or name in ENGINE_ARG_TYPES:
         return f"put it into engine_args={{{name!r}: ...}}."
-    close = _OURS.get(name) or nearest(name, known)
-    return f"did you mean {close!r}?" if close else f"known are {', '.join(known)}."
+    close = _OURS.get(name) or nearest(name, [*known, *HOMES])
+    if close is None:
+        return f"known are {', '.join(known)}."
+    return f"did you mean {close!r}?" if close in known else f"did you mean {home_of(close)}?"

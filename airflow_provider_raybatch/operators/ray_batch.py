@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_raybatch.argument_fields import GROUPS, fields_of, over_default
+from airflow_provider_raybatch.argument_fields import GROUPS, fields_of
 from airflow_provider_raybatch.arguments import (
     Adapters,
     Advanced,
@@ -37,6 +37,7 @@ from airflow_provider_raybatch.operators.closing_line import closing_line_of, fa
 from airflow_provider_raybatch.operators.deadline import longest_pause
 from airflow_provider_raybatch.operators.handover import publish_asset_events, result_of
 from airflow_provider_raybatch.operators.misplaced import check_names
+from airflow_provider_raybatch.operators.objects import ObjectsOperator
 from airflow_provider_raybatch.operators.parse_check import (
     check_lease,
     known_fields,
@@ -48,7 +49,6 @@ from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.set_fields import only_set
 
 if TYPE_CHECKING:
-    import jinja2
     from airflow.sdk import Context
 
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 ModelTask = Literal["generate", "embed", "classify", "score"] | Embed | Classify | Score
 
 
-class RayBatchInferenceOperator(RayOperator):
+class RayBatchInferenceOperator(ObjectsOperator, RayOperator):
     """Asks a model about each row of a dataset, and hands over a complete, validated dataset.
 
     Returns a small dictionary, see :func:`~airflow_provider_raybatch.operators.handover.result_of`; the event
@@ -226,7 +226,7 @@ class RayBatchInferenceOperator(RayOperator):
             known = [*ARGUMENTS, *type(self).template_fields, *signature(BaseOperator.__init__).parameters]
             check_names(kwargs, known, f"Task {kwargs.get('task_id')!r}: ")
             raise
-        own = partial(over_default, kwargs.get("default_args"))
+        own = partial(self.over_default, kwargs.get("default_args"))
         self.source = source
         self.destination = destination
         self.format = format
@@ -270,20 +270,6 @@ class RayBatchInferenceOperator(RayOperator):
     def _served(self) -> ServedBatch | None:
         """The batch of the Batch API that the task answers."""
         return None
-
-    def render_template(
-        self,
-        content: Any,
-        context: Context,
-        jinja_env: jinja2.Environment | None = None,
-        seen_oids: set[int] | None = None,
-    ) -> Any:
-        """As Airflow's, but a chat template is the model's Jinja."""
-        if not (isinstance(content, Mapping) and isinstance(content.get("chat_template"), str)):
-            return super().render_template(content, context, jinja_env, seen_oids)
-        others = {name: value for name, value in content.items() if name != "chat_template"}
-        rendered = super().render_template(others, context, jinja_env, seen_oids)
-        return {**rendered, "chat_template": content["chat_template"]}
 
     def arguments(self) -> dict[str, Any]:
         """What shapes the job, as it is given or rendered."""
@@ -358,7 +344,7 @@ class RayBatchInferenceOperator(RayOperator):
         """See :meth:`RayOperator.lease_terms`."""
         from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
 
-        orphan_timeout = seconds(fields_of(self.arguments()).get("orphan_timeout"), "orphan_timeout")
+        orphan_timeout = seconds(fields_of({"limits": self.limits}).get("orphan_timeout"), "orphan_timeout")
         return LeaseTerms(
             key=run.key_of_job(submission_id),
             attempt=run.attempt,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, ObjectStoragePath, literal
 
-from airflow_provider_raybatch.argument_fields import GROUPS
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 from airflow_provider_raybatch.places.choosing import is_cluster
@@ -35,6 +34,8 @@ class LiteralTextOperator(BaseOperator):
 
     text_fields: ClassVar[frozenset[str]] = frozenset()
     """Template fields that stay text where a DAG renders native objects, such as ``"3.10"``."""
+    as_text: frozenset[str] = frozenset()
+    """The same, of those that are being rendered."""
 
     def depends_on_run(self, value: Any) -> bool:
         """Whether Airflow changes an argument, or a part of it, when the task runs."""
@@ -58,10 +59,12 @@ class LiteralTextOperator(BaseOperator):
     ) -> None:
         fields = list(template_fields)
         if self._should_render_native(self.get_dag()):
-            # Messages, steps and what objects hold are texts, too, unless one template makes the whole of it.
-            kinds = {"messages": (list, tuple), "steps": (list, tuple), **dict.fromkeys(GROUPS, (Mapping,))}
-            inside = {name for name, kind in kinds.items() if isinstance(getattr(self, name, None), kind)}
-            of_text = getattr(parent, "text_fields", frozenset()) | (inside if parent is self else set())
+            # Messages of a chat and of steps are texts, too, unless one template makes the whole list.
+            inside = {
+                name for name in ("messages", "steps") if isinstance(getattr(self, name, None), (list, tuple))
+            }
+            of_text = getattr(parent, "text_fields", frozenset()) | self.as_text
+            of_text |= inside if parent is self else set()
             texts = [name for name in fields if name in of_text]
             fields = [name for name in fields if name not in texts]
             native, self.render_template_as_native_obj = self.render_template_as_native_obj, False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import NEVER_EXPIRE, BaseOperator  # type: ignore[attr-defined] # the stub lacks the first
 from airflow.sdk.definitions._internal.types import SET_DURING_EXECUTION
 
+from airflow_provider_raybatch.argument_fields import over_default
 from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.base import ContractModel, parse
 from airflow_provider_raybatch.contract.batch_api.states import BatchState
@@ -132,12 +133,10 @@ class ServedBatchOperator(RayBatchInferenceOperator):
         **kwargs: Any,
     ) -> None:
         self._batch: RunningBatch | None = None
-        output = {
-            **(kwargs.pop("output_options", None) or {}),
-            "destination_format": OPENAI_BATCH,
-            "report_samples": 0,
-        }
-        advanced = {**(kwargs.pop("advanced", None) or {}), "served_model_name": served_model_name}
+        lines = {"destination_format": OPENAI_BATCH, "report_samples": 0}
+        named = {"served_model_name": served_model_name}
+        output = over_default("output_options", kwargs.pop("output_options", None), lines)
+        advanced = over_default("advanced", kwargs.pop("advanced", None), named)
         super().__init__(
             source=SET_DURING_EXECUTION,  # type: ignore[arg-type]
             destination=SET_DURING_EXECUTION,  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ class Message(ContractModel):
     content: str
 
 
-def _argument(field: str) -> str:
+def name_of(field: str) -> str:
     """The operator's `messages` names the column, too."""
     return "messages" if field == "messages_column" else field
 
@@ -62,9 +62,9 @@ class PromptArguments(ContractModel):
         ways = PAIRS if self.compares else PROMPTS
         given = [name for name in ways if getattr(self, name) is not None]
         if len(given) != 1:
-            what = f"{' and '.join(map(_argument, given))} are given together" if given else "none is given"
+            what = f"{' and '.join(map(name_of, given))} are given together" if given else "none is given"
             others = "" if self.compares else ", or steps"
-            named = ", ".join(dict.fromkeys(map(_argument, ways)))
+            named = ", ".join(dict.fromkeys(map(name_of, ways)))
             raise ValueError(f"{ways[0]}: exactly one of {named} is needed{others}, but {what}")
         if self.compares and self.query is None:
             raise ValueError(
@@ -79,7 +79,7 @@ class PromptArguments(ContractModel):
         return self
 
     def _check_cuts(self, way: str) -> None:
-        name = _argument(way)
+        name = name_of(way)
         if self.pools and way in _CHATS:
             raise ValueError(
                 f"on_overlong: 'truncate' cuts the end of a text, which is what a model judges of {name}; "
@@ -121,7 +121,7 @@ class PromptArguments(ContractModel):
     def column_arguments(self) -> dict[str, str]:
         """Columns that the prompt reads unless a function does, each with the argument that names it."""
         fields = ("messages_column", "prompt_column", *PAIRS[1:])
-        read = {getattr(self, name): _argument(name) for name in fields}
+        read = {getattr(self, name): name_of(name) for name in fields}
         read.pop(None, None)
         for argument, text in self.row_templates():
             for column in RowTemplate(text).columns:

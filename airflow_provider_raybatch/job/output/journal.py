@@ -137,7 +137,7 @@ class Journal:
             raise PreflightError(
                 f"destination: {self.folder.uri} belongs to {history[-1].owner}; choose a folder for each "
                 "run (put {{ dag_run.run_after | ts_nodash }} into it), or set "
-                "on_destination_owned='take_over'."
+                "output_options={'on_destination_owned': 'take_over'}."
             )
 
     def claim(self) -> BatchManifest | None:

@@ -276,7 +276,7 @@ def _of_fractions(model: ModelSizes, sizes: EngineSizes, gpu: Gpu, share: float)
         return ""
     if model.memory(half, gpu.memory).tokens < sizes.sequences * _ROOM_OF_SEQUENCE:
         return ""
-    return "half a GPU would be enough; num_gpus=0.5 lets another engine share it"
+    return "half a GPU would be enough; num_gpus 0.5 in advanced lets another engine share it"
 
 
 def _as_arguments(sizes: EngineSizes) -> dict[str, int]:

@@ -175,7 +175,7 @@ def _of_the_owner(
         return journal
     refusals.note(
         f"destination: it belongs to {last.owner}; what has an answer is shown as for that run, and another "
-        "run is refused unless on_destination_owned='take_over' is set"
+        "run is refused unless on_destination_owned is 'take_over'"
     )
     owner = {"task": last.owner, "run_token": last.run_token, "submission_id": last.submission_id}
     return journal_of(spec, journal.submission.model_copy(update=owner), secrets)

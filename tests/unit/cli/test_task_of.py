@@ -195,6 +195,27 @@ def test_options_replace_those_of_the_task(dag_file: Callable[[str], str]) -> No
     assert task.ray_conn_id == "other"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option", "expected"),
+    [
+        ("limits={'max_gpu_hours': '{{ var.value.x }}', 'currency': 'EUR'}", "max_gpu_hours=8",
+         {"max_gpu_hours": 8, "currency": "EUR"}),
+        ("limits={'max_gpu_hours': '{{ var.value.x }}', 'currency': 'EUR'}", 'limits={"max_gpu_hours": 8}',
+         {"max_gpu_hours": 8, "currency": "USD"}),
+        ("reuse={'reuse': '/kept/{{ var.value.x }}', 'deduplicate': False}", "limit=1",
+         {"reuse": None, "deduplicate": False}),
+        ("prompt=None, messages=[{'role': 'user', 'content': '{row.x}'}]", "messages=chat",
+         {"messages": None, "messages_column": "chat"}),
+        ("model_task={'model_task': 'embed'}", "model_task=generate", {"model_task": "generate"}),
+    ],
+)  # fmt: skip
+def test_options_replace_objects_and_their_values(
+    dag_file: Callable[[str], str], arguments: str, option: str, expected: dict[str, object]
+) -> None:
+    spec = found("--dag", dag_file(f"batch({arguments})"), "--argument", option).spec
+    assert {name: getattr(spec, name) for name in expected} == expected
+
+
 def test_options_that_cannot_be_used(assert_sentences: AssertSentences) -> None:
     assert_sentences(lambda words: refused(*words))
 

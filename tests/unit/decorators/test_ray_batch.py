@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +20,11 @@ from airflow.sdk.exceptions import (
 )
 from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
 
+from airflow_provider_raybatch.arguments import Limits
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.contract.control import order_package
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
+from airflow_provider_raybatch.decorators.ray_batch import keep, ray_batch_task
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.steps import Step
 from tests.support.airflow_tasks import Run
@@ -93,6 +95,26 @@ def test_a_template_that_fails_for_good_leaves_no_job(
     with pytest.raises((RayBatchFailException, ZeroDivisionError)):
         operator.render_template_fields({**run.context(), "gone": lambda: 1 / 0})
     assert not ray.active
+
+
+def test_returned_objects_join_those_of_the_decorator(ray: FakeRay, run: Run) -> None:
+    def decide() -> dict[str, Any]:
+        limits = {"max_tokens_total": 5, "max_restarts": 1}
+        return {"source": "/in", "destination": "s3://lake/out", "limits": limits}
+
+    operator = made_of(decide, prompt="{row.x}", model="m", limits=Limits(max_gpu_hours=8, max_restarts=9))
+    operator.execute(run.context())
+    spec = spec_of_job(ray)
+    assert (spec["max_gpu_hours"], spec["max_tokens_total"], spec["max_restarts"]) == (8, 5, 1)
+
+
+def test_a_long_object_does_not_hide_what_a_lease_needs() -> None:
+    kept: dict[str, Any] = {}
+    store = SimpleNamespace(set=lambda key, value, retention: kept.update(value))
+    returned = {"advanced": {"chat_template": "x" * 5000}, "limits": {"orphan_timeout": timedelta(minutes=1)}}
+    keep(store, returned)  # type: ignore[arg-type]
+    assert len(kept["advanced"]["chat_template"]) == 4096
+    assert kept["limits"] == {"orphan_timeout": 60.0}
 
 
 @pytest.mark.parametrize("given_up", [False, True])

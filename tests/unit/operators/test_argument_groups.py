@@ -31,8 +31,10 @@ from airflow_provider_raybatch.arguments import (
 )
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.exceptions import RayBatchFailException
 from airflow_provider_raybatch.operators.arguments import build_spec
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.testing import check_dag
 from tests.support.airflow_tasks import Run
 from tests.support.approved import AssertSentences
 from tests.support.batches import batch, spec_of_job
@@ -202,3 +204,73 @@ def test_mistakes_in_objects(assert_sentences: AssertSentences) -> None:
 def test_one_of_a_score_alone_is_refused_by_its_own_name() -> None:
     with pytest.raises(SpecError, match="document"):
         batch(prompt=None, model_task=Score(query="q"))
+
+
+class TestRenderingOfObjects:
+    def test_xcoms_of_mapped_tasks_are_no_templates(self) -> None:
+        """Else what an upstream task returns could read connections and variables."""
+        plain = {"model": "m", "prompt": "{row.x}", "destination": "/out", "source": "/in"}
+        returned = {"chat_template": "x", "sampling_column": "{{ params.secret }}"}
+        with DAG("d", schedule=None, default_args={"advanced": Advanced(batch_size="{{ params.n }}")}):
+            mapped = RayBatchInferenceOperator.partial(task_id="t", **plain).expand(advanced=[returned])
+        operator = mapped.unmap({"advanced": returned})
+        operator._do_render_template_fields(
+            operator, ["advanced"], CONTEXT, operator.get_template_env(), {id(returned)}
+        )
+        assert operator.advanced == {"batch_size": "3", **returned}
+
+    def test_chat_templates_elsewhere_are_templates(self) -> None:
+        operator = batch(runtime_env={"env_vars": {"chat_template": "{{ params.x }}"}})
+        operator.render_template_fields(CONTEXT)
+        assert operator.runtime_env == {"env_vars": {"chat_template": "y"}}
+
+    def test_a_mistake_beside_a_chat_template_is_one_sentence(self) -> None:
+        operator = batch(advanced=Advanced(chat_template="{{ messages }}", batch_size="{{ row.t }}"))
+        with pytest.raises(RayBatchFailException, match="advanced: a column stands in double"):
+            operator.render_template_fields(CONTEXT)
+        with pytest.raises(SpecError, match="advanced: a column stands"):
+            check_dag(in_dag(advanced=Advanced(chat_template="x", batch_size="{{ row.t }}")))
+
+    def test_native_objects_keep_their_types(self) -> None:
+        with DAG("d", schedule=None, render_template_as_native_obj=True) as dag:
+            operator = batch(
+                engine="ray_data_llm",
+                advanced=Advanced(
+                    processor={"concurrency": "{{ params.n }}"}, sampling_column="{{ params.d }}"
+                ),
+                adapter="{{ params.d }}",
+            )
+        operator.render_template_fields({"params": {"n": 3, "d": "2024"}, "dag": dag})  # type: ignore[typeddict-item]
+        assert operator.advanced == {"processor": {"concurrency": 3}, "sampling_column": "2024"}
+        assert operator.adapter == "2024"
+
+    def test_values_beside_an_unknown_one_are_checked(self) -> None:
+        limits = Limits(max_gpu_hours="{{ var.value.x }}", max_row_attempts="{{ params.n - 3 }}")
+        with pytest.raises(SpecError, match="max_row_attempts: it must be at least 1"):
+            check_dag(in_dag(limits=limits))
+
+
+def in_dag(**arguments: Any) -> DAG:
+    with DAG("d", schedule=None, params={"n": 3}) as dag:
+        batch(**arguments)
+    return dag
+
+
+@pytest.mark.parametrize(
+    ("default", "value", "merged"),
+    [
+        ({"limits": Limits(currency="EUR")}, {"limits": '{"max_gpu_hours": 3}'}, {"max_gpu_hours": 3}),
+        ({"limits": Limits(currency="EUR")}, {"limits": ""}, {"currency": "EUR"}),
+        ({"model_task": Embed(chunk_tokens=5)}, {"model_task": "generate"}, {"chunk_tokens": None}),
+        ({"adapter": Adapters({"a": "/x"}, adapter_column="c")}, {"adapter": "/one"}, {"adapter": "/one"}),
+        (
+            {"images": Images(image_hosts=["a.b"])},
+            {"images": '{"images": "photo"}'},
+            {"image_hosts": ["a.b"]},
+        ),
+    ],
+)
+def test_defaults_are_kept_unless_replaced(default: Any, value: Any, merged: Any) -> None:
+    with DAG("d", schedule=None, default_args=default):
+        spec = build_spec(batch(**value).arguments())
+    assert {name: getattr(spec, name) for name in merged} == merged

@@ -87,8 +87,8 @@ def test_a_limit_without_a_price_is_refused_before_it_runs(ray: FakeRay, run: Ru
     with pytest.raises(RayBatchFailException) as caught:
         batch(max_cost=5).execute(run.context())
     assert str(caught.value) == (
-        "max_cost: no price of a GPU hour is known to reckon it by; give gpu_hour_price, or set it in extra "
-        "of connection 'ray_default'."
+        "max_cost: no price of a GPU hour is known to reckon it by; give gpu_hour_price in limits, or set it "
+        "in extra of connection 'ray_default'."
     )
     assert not ray.jobs
 
@@ -96,7 +96,7 @@ def test_a_limit_without_a_price_is_refused_before_it_runs(ray: FakeRay, run: Ru
 @pytest.mark.parametrize("cluster", [{"image": "r:2.60.0"}, {"name": "team"}], ids=["own", "named"])
 def test_a_limit_that_no_connection_can_price_is_found_at_parse(cluster: dict[str, Any]) -> None:
     given: dict[str, Any] = {"ray_cluster": KubeRayCluster(**cluster), "ray_conn_id": None, "max_cost": 5}
-    with pytest.raises(SpecError, match=r"reckon it by; give gpu_hour_price\.$"):
+    with pytest.raises(SpecError, match=r"reckon it by; give gpu_hour_price in limits\.$"):
         batch(**given)
     batch(**given, gpu_hour_price={"H100": 4})
     batch(**given, gpu_hour_price="{{ var.value.price }}")

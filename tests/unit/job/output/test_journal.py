@@ -137,7 +137,8 @@ class TestOwner:
                 refused()
             assert str(caught.value) == (
                 f"destination: {folder.uri} belongs to nightly.label of run r1; choose a folder for each run "
-                "(put {{ dag_run.run_after | ts_nodash }} into it), or set on_destination_owned='take_over'."
+                "(put {{ dag_run.run_after | ts_nodash }} into it), or set "
+                "output_options={'on_destination_owned': 'take_over'}."
             )
             assert caught.value.failure_class is FailureClass.USER_ERROR
         assert len(entries(folder)) == 1

@@ -56,12 +56,14 @@ def test_the_job_reads_the_input_and_writes_beside_the_record(ray: FakeRay, stor
     record = created(store)
     ray.script = answering(store, record)
 
-    operator(reuse="/kept/responses").execute(ServedRun(record).context())
+    own = {"output_options": '{"rows_per_part": 5}', "advanced": {"num_cpus": 0.5}}
+    operator(reuse="/kept/responses", **own).execute(ServedRun(record).context())
 
     spec, root = spec_of_job(ray), store.root.uri
     assert spec["source"] == [f"{root}/{record.input[0].path}"]
     assert spec["destination"] == f"{root}/{dataset_of(record.id)}"
     assert (spec["format"], spec["destination_format"]) == ("openai_batch", "openai_batch")
+    assert (spec["rows_per_part"], spec["num_cpus"]) == (5, 0.5)
     assert (spec["served_model_name"], spec["report_samples"], spec["reuse"]) == (MODEL, 0, "/kept/responses")
     assert spec["served_batch"] == {"folder": f"{root}/batches/{record.id}", "expires_at": record.expires_at}
 
