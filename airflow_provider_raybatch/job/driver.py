@@ -19,6 +19,7 @@ from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.public_errors import guarded, public_error
+from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.budget import check_cost
 from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
@@ -34,7 +35,7 @@ from airflow_provider_raybatch.job.phases import ending, generating, publishing,
 from airflow_provider_raybatch.job.planning.cluster_view import check_versions
 from airflow_provider_raybatch.job.planning.plan import Plan, longest_response
 from airflow_provider_raybatch.job.preflight import engine_check, ready
-from airflow_provider_raybatch.job.preflight.input_check import SampledRows
+from airflow_provider_raybatch.job.preflight.input_check import SampledRows, look_at_source
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.services import Services
 from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
@@ -87,7 +88,7 @@ class JobPhases:
     def __init__(self, spec: BatchInferenceSpec, services: Services, control: Control) -> None:
         self._spec, self._services, self._control = spec, services, control
         self._records: Sequence[JobRecord] | None = None
-        self._surveyed: ready.SurveyedInput | None = None
+        self._source: Source | None = None
         self._engine: ready.CheckedEngine | None = None
         self._job: Job | None = None
         self._asked: Asked | None = None
@@ -140,11 +141,12 @@ class JobPhases:
         services = self._services
         check_cost(services.money)
         self._spec = ready.with_response_model(self._spec)
-        surveyed, sampled = ready.survey_input(services, self._spec)
-        self._surveyed = surveyed
+        secrets = services.secrets
+        self._source = source = look_at_source(self._spec, secrets.aws, secrets.hf_token, services.emit)
+        surveyed, sampled = ready.survey_input(services, self._spec, source)
         self._engine = engine = self.check_engine(surveyed, sampled)
         listing, journal = surveyed.source.listing, services.journal
-        self._job = job = checked_job(engine.spec, engine.check, listing, journal, services.secrets)
+        self._job = job = checked_job(engine.spec, engine.check, listing, journal, secrets)
         checked = ready.look_for_parts(services, surveyed, engine, job)
         self._asked = checked.asked
         return checked
@@ -227,7 +229,7 @@ class JobPhases:
         committed = self._open() if self._records is None else services.journal.committed()
         if committed is not None:
             return self._found_committed(committed)
-        made = ending.look_up(services, spec, self._surveyed, self._engine, self._job, self._plan)
+        made = ending.look_up(services, spec, self._source, self._engine, self._job, self._plan)
         self._job, self._plan, rows = made.job, made.plan, made.source.rows
         has_claimed = services.recorder.record is not None
         if not has_claimed and (committed := reusing.claim(services, spec, made.job, rows)) is not None:

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.phases.publishing import Publication
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.input_check import read_source
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.ready import CheckedEngine, SurveyedInput, with_time
+from airflow_provider_raybatch.job.preflight.ready import CheckedEngine, with_time
 from airflow_provider_raybatch.job.preflight.services import Services
 from airflow_provider_raybatch.job.preflight.step_jobs import checked_job
 from airflow_provider_raybatch.job.work import Job
@@ -31,7 +31,7 @@ from airflow_provider_raybatch.job.work import Job
 def look_up(
     services: Services,
     spec: BatchInferenceSpec,
-    surveyed: SurveyedInput | None,
+    source: Source | None,
     engine: CheckedEngine | None,
     job: Job | None,
     plan: Plan | None,
@@ -41,7 +41,7 @@ def look_up(
     :raises RaybatchError: the source can't be read, or the storage does not answer.
     """
     secrets = services.secrets
-    source = read_source(spec, secrets.aws, secrets.hf_token) if surveyed is None else surveyed.source
+    source = source or read_source(spec, secrets.aws, secrets.hf_token)
     check = ModelCheck(digests=Digests(spec=spec.response_digest)) if engine is None else engine.check
     return Publication(
         spec,

@@ -37,7 +37,6 @@ from airflow_provider_raybatch.job.preflight.engine_check import (
 from airflow_provider_raybatch.job.preflight.input_check import (
     SampledRows,
     check_rows,
-    look_at_source,
     sample,
 )
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
@@ -141,13 +140,14 @@ def with_response_model(spec: BatchInferenceSpec) -> BatchInferenceSpec:
     return with_model(spec, apart_if_users_code(spec, schema_of_model))
 
 
-def survey_input(services: Services, spec: BatchInferenceSpec) -> tuple[SurveyedInput, SampledRows]:
-    """Check source, ids, the first rows, and that destination and response store are writable.
+def survey_input(
+    services: Services, spec: BatchInferenceSpec, source: Source
+) -> tuple[SurveyedInput, SampledRows]:
+    """Check ids, the first rows, and that destination and response store are writable.
 
     :returns: the input, and its first rows.
     """
     emit, aws = services.emit, services.secrets.aws
-    source = look_at_source(spec, aws, services.secrets.hf_token, emit)
     tolerance = Tolerance(spec, source.rows, all_may_fail=spec.answers_lines)
     if spec.id_column is not None:
         check_ids(source, spec.id_column, aws, are_lines=spec.asks_by_lines)
