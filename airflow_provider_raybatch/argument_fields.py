@@ -76,7 +76,7 @@ def fields_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the job's spec that arguments of the operator give.
 
     :param arguments: of the operator; ``None`` and empty text count as not given.
-    :raises SpecError: a group is no dictionary, or has a name that is none of its own.
+    :raises SpecError: an object is not a dictionary, or has a name that it does not take.
     """
     fields: dict[str, Any] = {}
     for argument, value in arguments.items():
@@ -90,7 +90,7 @@ def fields_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
             fields[argument] = value
         else:
             raise SpecError(
-                f"{argument}: {shown(value)} is no dictionary; give {GROUPS[argument][0].__name__}(...)."
+                f"{argument}: {shown(value)} is not a dictionary; give {GROUPS[argument][0].__name__}(...)."
             )
     messages = from_text(fields.get("messages"))
     if isinstance(messages, str) and messages and not any(sign in messages for sign in _NO_COLUMN):
@@ -107,7 +107,7 @@ def _check_group(argument: str, given: Mapping[str, Any]) -> None:
         hint = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}."
         if name in BatchInferenceSpec.model_fields.keys() - NOT_ARGUMENTS:
             hint = f"write it as {home_of(name) or f'{argument_of(name)}=... of the task itself'}."
-        raise SpecError(f"{argument}: {shown(name)} is none of its names; {hint}")
+        raise SpecError(f"{argument}: it does not take {shown(name)}; {hint}")
 
 
 def argument_of(field: str) -> str:

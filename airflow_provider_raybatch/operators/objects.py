@@ -21,7 +21,7 @@ _TEXTS = frozenset({
 
 
 class ObjectsOperator(LiteralTextOperator):
-    """Renders what objects hold, apart from what is no template."""
+    """Renders the templates in objects."""
 
     _given: dict[str, Any]
     """The task's own part of each object."""
@@ -55,7 +55,7 @@ class ObjectsOperator(LiteralTextOperator):
         jinja_env: jinja2.Environment,
         seen_oids: set[int],
     ) -> None:
-        # What a mapped task has from an XCom is no template, nor is a chat template, which is the model's.
+        # Values of a mapped task's XCom must not be rendered, and a chat template is the model's own Jinja.
         own = self._given.get(name)
         final = set(own) if isinstance(own, Mapping) and id(own) in seen_oids else set()
         final |= {"chat_template"} if isinstance(value.get("chat_template"), str) else set()

@@ -66,7 +66,7 @@ def known_fields(
     :param arguments: of the operator.
     :param unknown: names of those that one decides, at least in part.
     :param changes: whether one decides a value.
-    :raises SpecError: an object has a name that is none of its own.
+    :raises SpecError: an object has a name that it does not take.
     """
     given = {name: value for name, value in arguments.items() if value is not None}
     whole = {name for name in unknown if not (name in GROUPS and isinstance(given.get(name), Mapping))}
