@@ -182,14 +182,19 @@ def test_decided_batch_needs_neither_model_nor_nodes(
     assert batch.outcome() == decision
 
 
+@pytest.mark.parametrize("check", ["check_ids", "check_tools", "open_store", "check_engine"])
 def test_batch_cancelled_before_its_job_fails_is_published(
-    batch: Batch, monkeypatch: pytest.MonkeyPatch
+    batch: Batch, monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         batch.decide()
         no_model()
 
-    monkeypatch.setattr(ready, "check_engine", fail)
+    def read_twice(*_: Any) -> None:
+        raise AssertionError("the source was known")
+
+    monkeypatch.setattr(ready, check, fail)
+    monkeypatch.setattr(ending, "read_source", read_twice)
     assert batch.run().errors == 20
 
 
