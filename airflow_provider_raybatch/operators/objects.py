@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.argument_fields import GROUPS, over_default
+from airflow_provider_raybatch.coercion import from_text
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ class ObjectsOperator(LiteralTextOperator):
     ) -> None:
         # Values of a mapped task's XCom must not be rendered, and a chat template is the model's own Jinja.
         own = self._given.get(name)
-        final = set(own) if isinstance(own, Mapping) and id(own) in seen_oids else set()
-        final |= {"chat_template"} if isinstance(value.get("chat_template"), str) else set()
+        final = {"chat_template"} if isinstance(value.get("chat_template"), str) else set()
+        if id(own) in seen_oids:
+            known = from_text(own)
+            final |= known.keys() if isinstance(known, Mapping) else {name}
         rendered = {key: value[key] for key in final}
         try:
             for as_text in (False, True):

@@ -207,17 +207,28 @@ def test_one_of_a_score_alone_is_refused_by_its_own_name() -> None:
 
 
 class TestRenderingOfObjects:
-    def test_xcoms_of_mapped_tasks_are_no_templates(self) -> None:
+    @pytest.mark.parametrize(
+        ("name", "returned", "default"),
+        [
+            (
+                "advanced",
+                {"chat_template": "x", "sampling_column": "{{ params.x }}"},
+                {"batch_size": "{{ params.n }}"},
+            ),
+            ("advanced", '{"sampling_column": "{{ params.x }}"}', {"batch_size": "{{ params.n }}"}),
+            ("reuse", "/kept/{{ params.x }}", {"reuse_max_age": "{{ params.n }}"}),
+        ],
+    )
+    def test_xcoms_of_mapped_tasks_are_no_templates(self, name: str, returned: Any, default: Any) -> None:
         """Else what an upstream task returns could read connections and variables."""
         plain = {"model": "m", "prompt": "{row.x}", "destination": "/out", "source": "/in"}
-        returned = {"chat_template": "x", "sampling_column": "{{ params.secret }}"}
-        with DAG("d", schedule=None, default_args={"advanced": Advanced(batch_size="{{ params.n }}")}):
-            mapped = RayBatchInferenceOperator.partial(task_id="t", **plain).expand(advanced=[returned])
-        operator = mapped.unmap({"advanced": returned})
-        operator._do_render_template_fields(
-            operator, ["advanced"], CONTEXT, operator.get_template_env(), {id(returned)}
-        )
-        assert operator.advanced == {"batch_size": "3", **returned}
+        with DAG("d", schedule=None, default_args={name: default}):
+            mapped = RayBatchInferenceOperator.partial(task_id="t", **plain).expand(**{name: [returned]})
+        operator = mapped.unmap({name: returned})
+        env = operator.get_template_env()
+        operator._do_render_template_fields(operator, [name], CONTEXT, env, {id(returned)})
+        text = str(getattr(operator, name))
+        assert ("params.x" in text, "params.n" in text) == (True, False)
 
     def test_chat_templates_elsewhere_are_templates(self) -> None:
         operator = batch(runtime_env={"env_vars": {"chat_template": "{{ params.x }}"}})
