@@ -67,11 +67,6 @@ _NO_COLUMN = ("{row", "[{")
 """In a text that was meant as a prompt or a chat, and not as the name of a column."""
 
 
-def home_of(field: str) -> str | None:
-    """How a field is written that has its place in a group; ``None`` for others."""
-    return HOMES.get(field)
-
-
 def fields_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the job's spec that arguments of the operator give.
 
@@ -106,7 +101,7 @@ def _check_group(argument: str, given: Mapping[str, Any]) -> None:
         close = nearest(str(name), known)
         hint = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}."
         if name in BatchInferenceSpec.model_fields.keys() - NOT_ARGUMENTS:
-            hint = f"write it as {home_of(name) or f'{argument_of(name)}=... of the task itself'}."
+            hint = f"write it as {HOMES.get(name) or f'{argument_of(name)}=... of the task itself'}."
         raise SpecError(f"{argument}: it does not take {shown(name)}; {hint}")
 
 

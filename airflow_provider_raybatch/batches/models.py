@@ -17,7 +17,7 @@ from typing import Any
 from airflow.sdk.configuration import conf
 from pydantic import Field
 
-from airflow_provider_raybatch.argument_fields import argument_of, fields_of, home_of
+from airflow_provider_raybatch.argument_fields import HOMES, argument_of, fields_of
 from airflow_provider_raybatch.batches.settings import SECTION
 from airflow_provider_raybatch.contract.arguments.openai_batch import ENDPOINTS, OPENAI_BATCH
 from airflow_provider_raybatch.contract.base import ContractModel, parse, shown
@@ -182,7 +182,7 @@ def _check_key(key: str, known: Collection[str]) -> None:
     if key in _OF_THE_BATCH:
         raise SpecError(f"{key}: the task of a batch sets it; remove it.")
     if key not in known:
-        close, home = nearest(key, known), home_of(key)
+        close, home = nearest(key, known), HOMES.get(key)
         hint = f"did you mean {close!r}?" if close else "remove it, or correct its spelling."
         hint = hint if home is None else f"put it into {argument_of(key)!r}."
         raise SpecError(f"{key}: it is neither an argument of RayBatchInferenceOperator nor a field; {hint}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_raybatch.argument_fields import HOMES, home_of
+from airflow_provider_raybatch.argument_fields import HOMES
 from airflow_provider_raybatch.coercion import ENGINE_ARG_TYPES
 from airflow_provider_raybatch.contract.arguments.vllm_names import ENGINE_ARGS, SAMPLING
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYSTEMS
@@ -41,7 +41,7 @@ def _remedy(name: str, known: Sequence[str]) -> str:
         return f"write {OTHER_SYSTEMS[name]}."
     if name in SAMPLING:
         return f"put it into sampling={{{name!r}: ...}}."
-    if (home := home_of(name)) is not None and name not in known:
+    if (home := HOMES.get(name)) is not None and name not in known:
         return f"write it as {home}."
     if name in _OF_STEPS:
         return f"put it into a step, steps=[Step(..., {name}=...)]."
@@ -50,4 +50,4 @@ def _remedy(name: str, known: Sequence[str]) -> str:
     close = _OURS.get(name) or nearest(name, [*known, *HOMES])
     if close is None:
         return f"known are {', '.join(known)}."
-    return f"did you mean {close!r}?" if close in known else f"did you mean {home_of(close)}?"
+    return f"did you mean {close!r}?" if close in known else f"did you mean {HOMES[close]}?"

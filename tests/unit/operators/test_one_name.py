@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import airflow_provider_raybatch
-from airflow_provider_raybatch.argument_fields import FIELDS_OF, home_of
+from airflow_provider_raybatch.argument_fields import FIELDS_OF, HOMES
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, FIELDS, spec_of_fields
@@ -78,5 +78,5 @@ def test_an_argument_takes_few_hops(name: str) -> None:
         and path != of_steps
         and re.search(rf"(self|spec|limits)\.{name}\b|^    {name}: ", path.read_text("utf-8"), re.MULTILINE)
     ]
-    assert ("operators/ray_batch.py" in touched) is (home_of(name) is None)
+    assert ("operators/ray_batch.py" in touched) is (HOMES.get(name) is None)
     assert len(touched) <= 7, touched
