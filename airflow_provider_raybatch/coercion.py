@@ -10,8 +10,7 @@ from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.durations import seconds_of
+from airflow_provider_raybatch.contract.base import seconds_of, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 
 _BOOLEANS = {"true": True, "false": False}

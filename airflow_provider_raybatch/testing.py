@@ -17,9 +17,9 @@ from airflow.sdk.execution_time import macros
 from jinja2 import TemplateSyntaxError
 
 from airflow_provider_raybatch.cluster.submit.function_source import package_of_source
+from airflow_provider_raybatch.contract.base import is_import_path
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
 from airflow_provider_raybatch.contract.location import plain
-from airflow_provider_raybatch.contract.names import is_import_path
 from airflow_provider_raybatch.operators.base import RayOperator
 from airflow_provider_raybatch.operators.objects import each_value
 from airflow_provider_raybatch.operators.parse_check import known_fields

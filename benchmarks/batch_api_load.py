@@ -44,13 +44,13 @@ import openai
 from airflow_provider_raybatch.batches.settings import batch_api_settings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store
 from airflow_provider_raybatch.cluster.local.head import RayHead
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchEnd,
     BatchRecord,
     RequestCounts,
     Started,
     Usage,
+    new_batch_id,
 )
 from tests.integration.end_to_end.rest import Run
 from tests.integration.end_to_end.stack import INTERVALS, AirflowStack

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.base import ContractModel
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
-from airflow_provider_raybatch.contract.batch_api.signature import opened, signed
+from airflow_provider_raybatch.contract.batch_api import new_batch_id
+from airflow_provider_raybatch.contract.secrets import opened, signed
 from airflow_provider_raybatch.storage.errors import TakenError
 
 REPEAT_SECONDS = 15 * 60.0

@@ -16,19 +16,19 @@ from typing import Literal
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.batch_api.ids import output_file_id
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchEnd,
     BatchError,
     BatchOutcome,
     BatchRecord,
+    BatchState,
     Decision,
     FileRecord,
     RequestCounts,
     StoredPiece,
     Usage,
+    output_file_id,
 )
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.storage.errors import StorageError

@@ -19,11 +19,10 @@ from pydantic import Field
 
 from airflow_provider_raybatch.argument_fields import HOMES, argument_of, fields_of
 from airflow_provider_raybatch.batches.settings import SECTION
-from airflow_provider_raybatch.contract.arguments.openai_batch import ENDPOINTS, OPENAI_BATCH
-from airflow_provider_raybatch.contract.base import ContractModel, parse, shown
+from airflow_provider_raybatch.contract.arguments.data import ENDPOINTS, OPENAI_BATCH
+from airflow_provider_raybatch.contract.base import ContractModel, ascii_name, parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE, RepeatedKeyError, object_of
-from airflow_provider_raybatch.contract.names import ascii_name
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
 

@@ -23,17 +23,17 @@ from airflow_provider_raybatch.batches.ending import (
 from airflow_provider_raybatch.batches.settings import required_settings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
 from airflow_provider_raybatch.batches.validation import STRICT_LIMITS, CheckedFile, FileLimits, validate
-from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
+from airflow_provider_raybatch.contract.arguments.data import ServedBatch
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchEnd,
     BatchError,
     BatchOutcome,
     BatchRecord,
+    BatchState,
     EarlyEnd,
     Started,
 )
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.layout import batch_folder
 

@@ -17,9 +17,17 @@ from airflow_provider_raybatch.batches.known import KnownDocuments
 from airflow_provider_raybatch.batches.settings import BatchApiSettings
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file
-from airflow_provider_raybatch.contract.batch_api.ids import (
+from airflow_provider_raybatch.contract.batch_api import (
+    BatchEnd,
+    BatchOutcome,
+    BatchProgress,
+    BatchRecord,
+    BatchState,
+    FileRecord,
     ListedBatch,
     ListedFile,
+    Started,
+    Triggered,
     file_key,
     is_batch_id,
     is_file_id,
@@ -28,18 +36,8 @@ from airflow_provider_raybatch.contract.batch_api.ids import (
     newest_first,
     owner_digest,
 )
-from airflow_provider_raybatch.contract.batch_api.records import (
-    BatchEnd,
-    BatchOutcome,
-    BatchProgress,
-    BatchRecord,
-    FileRecord,
-    Started,
-    Triggered,
-)
-from airflow_provider_raybatch.contract.batch_api.signature import opened, signed
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.secrets import opened, signed
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.storage.in_order import in_order

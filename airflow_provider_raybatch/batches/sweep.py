@@ -18,13 +18,15 @@ from typing import NamedTuple, TypeVar
 from airflow_provider_raybatch.batches.ending import dataset_of, end_from_manifest, end_without_job
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.batch_api.ids import (
+from airflow_provider_raybatch.contract.batch_api import (
+    BatchEnd,
+    BatchRecord,
+    FileRecord,
     is_file_id,
     listed_batch,
     listed_file,
     output_file_id,
 )
-from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, BatchRecord, FileRecord
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import folder

@@ -16,13 +16,13 @@ from itertools import chain, islice
 from typing import Any, BinaryIO, NamedTuple
 
 from airflow_provider_raybatch.batches.seen_ids import SeenIds
-from airflow_provider_raybatch.contract.arguments.openai_batch import (
+from airflow_provider_raybatch.contract.arguments.data import (
     CUSTOM_ID,
     EMBEDDINGS,
     ENDPOINTS,
     LINE_COLUMNS,
 )
-from airflow_provider_raybatch.contract.batch_api.records import BatchError
+from airflow_provider_raybatch.contract.batch_api import BatchError
 from airflow_provider_raybatch.contract.json_lines import (
     BYTE_ORDER_MARK,
     LONGEST_LINE,

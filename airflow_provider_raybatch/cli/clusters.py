@@ -9,7 +9,7 @@ from argparse import Namespace
 
 from airflow_provider_raybatch.cli.terminal import Row, print_rows, quietly
 from airflow_provider_raybatch.cluster.kuberay.sweep import ACTIVE_RUNS, Leftover, RunFate, Sweep
-from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.base import in_words
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.contract.text import clean, count_of
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_provider_raybatch.contract.arguments.input import CsvOptions, InputArguments, SourceFormat
+from airflow_provider_raybatch.contract.arguments.data import CsvOptions, InputArguments, SourceFormat
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder

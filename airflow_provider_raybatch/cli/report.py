@@ -15,7 +15,6 @@ from pathlib import Path
 from airflow_provider_raybatch.cli.places import absolute, quietly_with, subfolders
 from airflow_provider_raybatch.cli.terminal import Row, cell, json_line, print_rows, steady
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.journal import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.layout import (
     JOURNAL,
     MANIFESTS,
@@ -27,6 +26,7 @@ from airflow_provider_raybatch.contract.layout import (
 )
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.contract.report import Report, parse_report
+from airflow_provider_raybatch.contract.submission import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.text import count_of, cut_to
 from airflow_provider_raybatch.dataset import s3_credentials
 from airflow_provider_raybatch.report.card import dataset_card

@@ -12,8 +12,7 @@ from rich.filesize import decimal
 
 from airflow_provider_raybatch.cli.places import absolute, dataset_at, s3_access
 from airflow_provider_raybatch.cli.terminal import Row, print_rows, quietly
-from airflow_provider_raybatch.contract.event_line import MARKER
-from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.events import MARKER, Notice
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
 from airflow_provider_raybatch.contract.layout import STORE_MARK
 from airflow_provider_raybatch.contract.manifest import BatchManifest

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of every contract model, and pydantic's errors turned into one sentence."""
+"""The base of every contract model, types of its fields, and pydantic's errors turned into one sentence.
+
+The types are durations, names of columns and import paths; a refusal of theirs is a ``ValueError``: one
+sentence, without the field's name.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
 from functools import cache
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.text import clean, cut_to, nearest, without_queries
+from airflow_provider_raybatch.contract.text import clean, cut_to, nearest, shown_uri, without_queries
 
 Model = TypeVar("Model", bound="ContractModel")
 
@@ -157,3 +165,74 @@ def _types(annotation: Any) -> Iterator[Any]:
         yield annotation
     for one in inner:
         yield from _types(one)
+
+
+def in_words(seconds: float) -> str:
+    """A duration for people: ``5 s``, ``3 min 5 s``, ``2 h 10 min``."""
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def seconds_of(value: Any) -> float:
+    """A duration in seconds, of a ``timedelta``, a finite number or the text of one."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            seconds = float(value)
+            if math.isfinite(seconds):
+                return seconds
+    raise ValueError(f"{shown(value)} is not a duration; give seconds or a timedelta")
+
+
+Seconds = Annotated[float, BeforeValidator(seconds_of)]
+"""A field that holds a duration in seconds."""
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def check_characters(name: str) -> None:
+    """Refuse white space at an end, and characters that can't be seen."""
+    if name != name.strip():
+        raise ValueError(
+            f"{shown_uri(name)!r} begins or ends with white space; write {shown_uri(name.strip())!r}"
+        )
+    if found := _CONTROL.search(name):
+        raise ValueError(f"{shown_uri(name)!r} has the control character {found.group()!r}; remove it")
+
+
+def ascii_name(name: str) -> str:
+    """`name` where only ASCII is taken: ``tägliche`` becomes ``tagliche``, and ``日`` becomes ``u65e5``."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    return "".join(c if c.isascii() else f"u{ord(c):04x}" for c in plain)
+
+
+def checked_column_name(name: str) -> str:
+    """A column's name, unless readers of the dataset can't write it, or can't tell it from another."""
+    if not name.strip():
+        raise ValueError("a column's name is empty; give it at least one letter")
+    check_characters(name)
+    return name
+
+
+def is_import_path(value: object) -> bool:
+    """Whether `value` is written as ``package.module:name``."""
+    return isinstance(value, str) and _IMPORT_PATH.fullmatch(value) is not None
+
+
+def _checked_import_path(value: str) -> str:
+    if not is_import_path(value):
+        raise ValueError(f"{value!r} is not an import path; write it as 'package.module:function'")
+    return value
+
+
+ColumnName = Annotated[str, AfterValidator(checked_column_name)]
+"""A field that holds the name of a column."""
+
+ImportPath = Annotated[str, AfterValidator(_checked_import_path)]
+"""A field that names a user's function: ``package.module:function``."""

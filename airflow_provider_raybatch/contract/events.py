@@ -1,20 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running job says about itself: events, each a line in the driver's log (`event_line.py`)."""
+"""What a running job says about itself: events, each a line in the driver's log.
+
+A line is ``<sentence> ::raybatch:: <number> <length> <signature> <document>``. `length` counts the bytes of
+the sentence. The signature by the job's key covers everything; any other line is plain text. The document is
+JSON. Of a line that is too long followers keep the event at its end.
+"""
 
 from __future__ import annotations
 
 import datetime
+import re
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
-from airflow_provider_raybatch.contract import event_line
-from airflow_provider_raybatch.contract.base import ContractModel, cleaned
-from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.base import ContractModel, cleaned, in_words
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.preview import PlanReport, Preview, PreviewRow, RowAnswer
-from airflow_provider_raybatch.contract.text import count_of, money_of
+from airflow_provider_raybatch.contract.secrets import is_signed, sign
+from airflow_provider_raybatch.contract.text import clean, count_of, cut_to, money_of
+
+MARKER = "::raybatch:: "
+LONGEST_DOCUMENT = 64 * 1024
+"""Bytes from an event's marker to the end of its line, at most."""
+LONGEST_SENTENCE = 16 * 1024
+"""Bytes of its sentence, at most."""
+
+_WORD = MARKER.strip()
+_COLONS = re.compile(f":+{_WORD[1:]}")
+_PURPOSE = "line"
+"""Of the signature."""
+_HEADER = re.compile(rb"[0-9]{1,18} ([0-9]{1,5}) [0-9a-f]{32} ")
+
+
+def signed_line(text: str, document: str, key: str, number: int) -> str:
+    """An event as a line, without the line feed.
+
+    :param text: for people. A long one is cut; white space is joined.
+    :param document: JSON, which is read back as it is.
+    :param number: how many events the driver wrote before; makes a copy of a line worthless.
+    """
+    # What a follower's reader would replace can't be signed. The line's last marker is the event's own.
+    sentence = cut_to(LONGEST_SENTENCE // 4, _COLONS.sub(_WORD[1:], " ".join(clean(text).split())))
+    document = document.replace(_WORD, f"\\u003a{_WORD[1:]}")
+    header = f"{number} {len(sentence.encode())}"
+    return (
+        f"{sentence} {MARKER}{header} {sign(key, _PURPOSE, _signed(header, document, sentence))} {document}"
+    )
+
+
+def signed_document(line: str, key: str) -> tuple[int, str] | None:
+    """Number and document of the event in a line, ``None`` if the key has signed none."""
+    # Of the last marker alone: output before the event may lack its line feed, and have markers.
+    before, marker, rest = line.rpartition(MARKER)
+    number, length, signature, document, *_ = [*rest.split(" ", 3), "", "", ""]
+    sentence = _end(before, length)
+    if not marker or sentence is None or not (number.isascii() and number.isdecimal()):
+        return None
+    is_whole = is_signed(key, _PURPOSE, _signed(f"{number} {length}", document, sentence), signature)
+    return (int(number), document) if is_whole else None
+
+
+def start_of_event(line: bytes) -> int | None:
+    """Where the last event of a line begins, its sentence included; ``None`` if it is none or too long."""
+    at = line.rfind(MARKER.encode())
+    if at < max(0, len(line) - LONGEST_DOCUMENT):
+        return None
+    header = _HEADER.match(line, at + len(MARKER))
+    length = int(header[1]) + 1 if header else 0
+    return at - length if length <= min(at, LONGEST_SENTENCE + 1) else at
+
+
+def _signed(header: str, document: str, sentence: str) -> str:
+    return f"{header} {document}\n{sentence}"
+
+
+def _end(text: str, length: str) -> str | None:
+    """The sentence of `length` bytes at the end of what stands before the marker."""
+    content = text.encode(errors="replace")
+    if not (length.isascii() and length.isdecimal()) or len(length) > 5 or not content.endswith(b" "):
+        return None
+    end = len(content) - 1
+    start = end - int(length)
+    return content[start:end].decode(errors="replace") if start >= 0 else None
+
 
 Message = Annotated[str, cleaned(4_000)]
 """Text for people, from whatever source."""
@@ -210,7 +280,7 @@ def line(event: Event, key: str, number: int) -> str:
 
     :param number: how many events the driver wrote before; makes a copy of a line worthless.
     """
-    return event_line.write(event.timed_text(), event.model_dump_json(exclude_none=True), key, number)
+    return signed_line(event.timed_text(), event.model_dump_json(exclude_none=True), key, number)
 
 
 def read_line(text: str, key: str | None) -> Signed | None:
@@ -218,7 +288,7 @@ def read_line(text: str, key: str | None) -> Signed | None:
 
     :param key: of the job; without one, no line is an event.
     """
-    found = None if key is None else event_line.read(text, key)
+    found = None if key is None else signed_document(text, key)
     if found is None:
         return None
     try:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from enum import Enum
 
@@ -59,6 +60,22 @@ _FINAL = frozenset({
     FailureClass.LIMIT_REACHED,
     FailureClass.POISON_ROW,
 })
+
+
+_QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'(?!\w)|"(?:[^"\\]|\\.)*"|['"].*)""", re.DOTALL)
+"""A value in quotes; one without an end was cut off."""
+_OF_ROW = re.compile(r"\brow \d+: .*", re.DOTALL)
+"""Why a row failed, as an example of many, and what follows."""
+
+
+def without_values(text: str) -> str:
+    """A sentence without the values that it quotes, such as an answer that is not JSON."""
+    return _QUOTED.sub("'...'", text)
+
+
+def without_examples(failure: str) -> str:
+    """Why a job failed, without the values that its examples of failed rows quote."""
+    return _OF_ROW.sub(lambda found: without_values(found[0]), failure)
 
 
 def rows_kept(kept: int, total: int, failure_class: FailureClass, clear_keeps: bool = True) -> str:

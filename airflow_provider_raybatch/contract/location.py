@@ -9,15 +9,67 @@ from __future__ import annotations
 
 import posixpath
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote
 
 from pydantic import AfterValidator
 
-from airflow_provider_raybatch.contract.hub_path import check_hub
-from airflow_provider_raybatch.contract.names import check_characters
+from airflow_provider_raybatch.contract.base import check_characters
 from airflow_provider_raybatch.contract.text import shown_uri
+
+HUB = "hf://"
+_PARTS = re.compile(
+    r"hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/(?:convert|pr)/[^/@]+|[^/@]+))?(?:/(.*))?", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class HubPath:
+    """A path in a dataset's repository.
+
+    :param dataset: ``owner/name``.
+    :param written: the repository and revision, as the user wrote them.
+    :param revision: a branch, a tag, a commit, or a reference such as ``refs/convert/parquet``.
+    """
+
+    dataset: str
+    written: str
+    revision: str
+    path: str
+
+
+def split_hub(uri: str) -> HubPath | None:
+    """The parts of an ``hf://`` URI; ``None`` for any other location."""
+    found = _PARTS.fullmatch(uri) if uri.startswith(HUB) else None
+    if found is None:
+        return None
+    dataset, revision, path = found.groups()
+    written = uri[: found.start(3) - 1] if path is not None else uri
+    return HubPath(dataset, written, unquote(revision or "main"), (path or "").rstrip("/"))
+
+
+def check_hub(uri: str) -> None:
+    """Refuse what names no path of a dataset.
+
+    :raises ValueError: one sentence.
+    """
+    found = split_hub(uri)
+    if found is None:
+        raise ValueError(
+            f"{uri!r} names no dataset of the Hugging Face hub; write it as "
+            "hf://datasets/owner/name@revision/path"
+        )
+    if WILDCARDS & set(found.revision):
+        raise ValueError(f"{uri!r} has a wildcard in its revision; name one branch, tag or commit")
+    odd = next((name for name in found.path.split("/") if name in {"", ".", ".."}), None)
+    if odd is not None and found.path:
+        shown = "an empty name" if odd == "" else f"the name {odd!r}"
+        raise ValueError(
+            f"{uri!r} has {shown} between its slashes, which the hub does not resolve; remove it"
+        )
+
 
 SOURCE_SCHEMES = ("file", "s3", "https", "http", "hf")
 DESTINATION_SCHEMES = ("file", "s3")

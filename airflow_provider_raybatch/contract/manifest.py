@@ -5,13 +5,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
-from airflow_provider_raybatch.contract.arguments.output import OutputFormat
+from airflow_provider_raybatch.contract.arguments.data import OutputFormat
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file
-from airflow_provider_raybatch.contract.batch_api.records import EarlyEnd
-from airflow_provider_raybatch.contract.last_run import LastRun
-from airflow_provider_raybatch.contract.step_counts import StepCounts
+from airflow_provider_raybatch.contract.batch_api import EarlyEnd
+from airflow_provider_raybatch.contract.run_numbers import (
+    Counts,
+    LastRun,
+    ReplicaStats,
+    StageSeconds,
+    StepCounts,
+    Tokens,
+)
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 
@@ -28,111 +34,6 @@ class Column(ContractModel):
 
     name: str
     type: str
-
-
-class Counts(ContractModel):
-    """Rows. `input` = `ok` + `error`.
-
-    :param resumed: ok rows that an earlier submission generated.
-    :param reused: ok rows from the response store.
-    :param duplicates: ok rows with the answer of an equal request of this dataset.
-    :param blank: rows that give the (first) prompt only blank text; of a user's function or a column of
-        chats, rows that were left out for that.
-    :param chunks: rows of the dataset, if `chunk_tokens` made several of a row; else the dataset has the ok
-        rows.
-    :param errors_by_step: failed rows by the step that failed: read, template, media, tokenize, engine,
-        parse, length, postprocess; in a batch of the Batch API that ended early also cancelled, expired,
-        limit_reached. With `steps`, after a step's name, such as ``draft.parse``.
-    """
-
-    input: int = Field(ge=0)
-    ok: int = Field(ge=0)
-    error: int = Field(ge=0)
-    resumed: int = Field(default=0, ge=0)
-    reused: int = Field(default=0, ge=0)
-    duplicates: int = Field(default=0, ge=0)
-    blank: int = Field(default=0, ge=0)
-    chunks: int | None = Field(default=None, ge=0)
-    errors_by_step: dict[str, int] = Field(default_factory=dict)
-
-    @property
-    def unanswered(self) -> int:
-        """Of the failed rows, how many no model was asked for, since their batch had ended."""
-        return sum(self.errors_by_step.get(step, 0) for step in get_args(EarlyEnd))
-
-    @property
-    def dataset_rows(self) -> int:
-        """Rows of the dataset."""
-        return self.ok if self.chunks is None else self.chunks
-
-    @model_validator(mode="after")
-    def _reconcile(self) -> Counts:
-        if self.input != self.ok + self.error:
-            raise ValueError(f"input {self.input} is not ok {self.ok} plus error {self.error}")
-        return self
-
-
-class Tokens(ContractModel):
-    """Tokens of the delivered rows, whoever paid for them; and of rows that failed in a later one of `steps`.
-
-    :param cached: tokens of `input` from the prefix cache.
-    :param output: generated tokens.
-    :param reasoning: tokens of `output` before the answers; ``None`` without a reasoning parser.
-    :param filled: tokens that the choices of `structured_outputs` forced, so they were filled in and not
-        generated; not in `output`, and only of rows that were generated for this input.
-    """
-
-    input: int = Field(default=0, ge=0)
-    cached: int = Field(default=0, ge=0)
-    output: int = Field(default=0, ge=0)
-    filled: int = Field(default=0, ge=0)
-    reasoning: int | None = Field(default=None, ge=0)
-
-
-class ReplicaStats(ContractModel):
-    """What one replica did in this submission.
-
-    :param startup_seconds: from its process's start until it could take a request.
-    :param began_seconds: from the first request of all replicas to its own.
-    :param ended_seconds: from the first request of all replicas to its last answer.
-    :param cpu_seconds: CPU time of its own process, which tokenises and detokenises, without the engine's
-        processes, since the engine was ready. If it is near `generation_seconds`, the GPU waits for this
-        process.
-    :param gpus: ids of its GPUs on its node, as Ray gives them; empty without a GPU or with several nodes.
-    :param gpu_utilization: mean of the driver's reading, 0 to 100; ``None`` without an NVIDIA GPU. It says
-        that kernels ran, not how well. Engines that share a GPU all have the GPU's.
-    :param gpu_share: `num_gpus` below one; ``None`` with whole GPUs.
-    """
-
-    replica: str
-    node: str = ""
-    rows: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    startup_seconds: float = 0.0
-    began_seconds: float = 0.0
-    ended_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    gpus: list[str] = Field(default_factory=list)
-    gpu_utilization: float | None = None
-    gpu_share: float | None = None
-
-
-class StageSeconds(ContractModel):
-    """Seconds summed over all batches, so they exceed wall time where batches overlap.
-
-    :param load_images: fetching and decoding images, summed over rows.
-    :param wait_for_images: an engine had room for a row whose images were still loading.
-    """
-
-    read: float = 0.0
-    render: float = 0.0
-    tokenize: float = 0.0
-    load_images: float = 0.0
-    wait_for_images: float = 0.0
-    generate: float = 0.0
-    detokenize: float = 0.0
-    write: float = 0.0
 
 
 class Timing(ContractModel):

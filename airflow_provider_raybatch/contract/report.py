@@ -9,11 +9,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file
-from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.failures import FailureClass, without_examples, without_values
 from airflow_provider_raybatch.contract.manifest import RunResult
-from airflow_provider_raybatch.contract.record import Moment
+from airflow_provider_raybatch.contract.run_numbers import Moment
 from airflow_provider_raybatch.contract.submission import TaskKey
-from airflow_provider_raybatch.contract.text import without_examples, without_values
 
 
 class FailedExample(ContractModel):

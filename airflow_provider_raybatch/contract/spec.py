@@ -20,14 +20,14 @@ from airflow_provider_raybatch.contract.arguments.sampling import (
 )
 from airflow_provider_raybatch.contract.arguments.steps import AskedStep
 from airflow_provider_raybatch.contract.base import sentence
-from airflow_provider_raybatch.contract.fan_out import FanOut, check_fan_out
-from airflow_provider_raybatch.contract.identity import Identity
 from airflow_provider_raybatch.contract.location import check_absolute, check_model_folder, plain, reads_into
-from airflow_provider_raybatch.contract.spec_arguments import VLLM_PROCESSOR
+from airflow_provider_raybatch.contract.spec_arguments import VLLM_PROCESSOR, Identity
 from airflow_provider_raybatch.contract.step_specs import (
+    FanOut,
     StepColumns,
     check_adapters,
     check_columns,
+    check_fan_out,
     fields_of,
 )
 from airflow_provider_raybatch.contract.submission import Submission

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All arguments of a batch inference side by side, and what follows from several of them."""
+"""All arguments of a batch inference side by side, and what follows from several, such as its fingerprint."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
-from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
-from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
-from airflow_provider_raybatch.contract.arguments.limits import CostArguments, LimitArguments
-from airflow_provider_raybatch.contract.arguments.model import ModelArguments
-from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments, ServedArguments
-from airflow_provider_raybatch.contract.arguments.output import (
+from airflow_provider_raybatch.contract.arguments.data import (
     OUTPUT_COLUMNS,
+    InputArguments,
+    OpenAiBatchArguments,
     OutputArguments,
     ReportArguments,
     ReuseArguments,
+    ServedArguments,
 )
+from airflow_provider_raybatch.contract.arguments.engine import EngineArguments, ModelArguments
+from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
+from airflow_provider_raybatch.contract.arguments.limits import CostArguments, LimitArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.arguments.response_schema import properties_of
 from airflow_provider_raybatch.contract.arguments.sampling import LOGPROBS, SamplingArguments, kept_logprobs
@@ -27,6 +27,7 @@ from airflow_provider_raybatch.contract.arguments.task import ChunkArguments, Ta
 from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN, ToolArguments
 from airflow_provider_raybatch.contract.base import refuse_boolean
 from airflow_provider_raybatch.contract.step_specs import adapters_of
+from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.contract.together import ArgumentsTogether
 
 VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
@@ -163,3 +164,79 @@ class SpecArguments(
         """Whether the context length decides responses: they fill it, or prompts are cut to it."""
         is_bounded = self.pools or self.sampling.get("max_tokens") is not None
         return not is_bounded or self.on_overlong != "error"
+
+
+_NOT_DELIVERED = (LimitArguments, ImageLimits, CostArguments, ReportArguments, ServedArguments)
+
+
+class Identity(SpecArguments):
+    """A batch inference as parts, request keys and the response store know it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits over everything that changes what is generated or delivered, and nothing else."""
+        left_out = {"submission", "template_time", "adapter_digests"}
+        left_out |= {name for group in _NOT_DELIVERED for name in group.model_fields}
+        return json_digest(self.model_dump(mode="json", exclude=left_out))
+
+    @property
+    def response_digest(self) -> str:
+        """32 hex digits over what decides a response: prompt, model, sampling and the engine's numerics.
+
+        Sizes, replicas and the destination's format are left out, so a job that is resumed on another
+        cluster, or with another plan, keeps the rows it has.
+        """
+        return json_digest(self.deciding)
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
+        groups = (PromptArguments, ModelArguments, ToolArguments, SamplingArguments)
+        deciding = {"images", *(name for group in groups for name in group.model_fields)}
+        left_out = {"template_time", "adapter_digests", "response_format_digest", "on_blank"}
+        content = self.model_dump(mode="json", include=deciding - left_out)
+        if self.response_schema is not None:
+            content["response_format"] = "text"  # `sampling` has the schema, as users may write it there
+        content["engine"] = [self.engine, self.numerics, self.processor_numerics]
+        return {**content, **self.kind_of_answer}
+
+    @property
+    def kind_of_answer(self) -> dict[str, Any]:
+        """The kind of task, and what decides an answer of a pooling model besides its text and engine."""
+        chunks = [self.chunk_tokens, self.chunk_overlap_tokens]
+        return {"model_task": self.model_task, "pooling": self.pooling, "chunks": chunks}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        """The engine's arguments that may change a response, and not only sizes."""
+        sizes = SIZING_ARGS | (set() if self.context_decides else {"max_model_len"})
+        return {name: value for name, value in self.engine_args.items() if name not in sizes}
+
+
+SIZING_ARGS = frozenset({
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "gpu_memory_utilization",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enforce_eager",
+    "disable_log_stats",
+    "enable_log_requests",
+    "kv_cache_memory_bytes",
+    "distributed_executor_backend",
+    "block_size",
+    "swap_space",
+    "cpu_offload_gb",
+    "seconds_per_token",
+    "startup_seconds",
+    "startup_spread",
+    "kill_pattern",
+    "hang_pattern",
+    "fail_pattern",
+    "endless_reasoning_pattern",
+    "request_log",
+    "enable_lora",
+    "max_loras",
+    "max_lora_rank",
+    "max_cpu_loras",
+})

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from elsewhere, made fit for Airflow's database, its logs and the terminals that show them."""
+"""Text: made fit for Airflow's database, its logs and terminals; counted in words; and digests of it."""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import io
+import json
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -103,22 +105,6 @@ def money_of(amount: float, currency: str | None) -> str:
     return f"{amount:,.{digits}f} {currency or ''}".rstrip()
 
 
-_QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'(?!\w)|"(?:[^"\\]|\\.)*"|['"].*)""", re.DOTALL)
-"""A value in quotes; one without an end was cut off."""
-_OF_ROW = re.compile(r"\brow \d+: .*", re.DOTALL)
-"""Why a row failed, as an example of many, and what follows."""
-
-
-def without_values(text: str) -> str:
-    """A sentence without the values that it quotes, such as an answer that is not JSON."""
-    return _QUOTED.sub("'...'", text)
-
-
-def without_examples(failure: str) -> str:
-    """Why a job failed, without the values that its examples of failed rows quote."""
-    return _OF_ROW.sub(lambda found: without_values(found[0]), failure)
-
-
 def version_parts(version: str) -> tuple[int, ...]:
     """The first two numbers of a version, such as ``0.29.0+cpu``."""
     return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
@@ -154,3 +140,13 @@ def _without_query(found: re.Match[str]) -> str:
     place, *query = re.split("[?#]", found[2], maxsplit=1)
     place = _LOGIN.sub(r"\1\2", found[1] + place)
     return place + "".join(one[len(one.rstrip(_BEHIND)) :] for one in query)
+
+
+def hex_digest(text: str) -> str:
+    """128 bits of the SHA-256 of `text`, as 32 hex digits."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def json_digest(content: object, default: Callable[[Any], str] | None = None) -> str:
+    """:func:`hex_digest` of plain data, whatever the order of its dictionaries; `default` as in `json`."""
+    return hex_digest(json.dumps(content, sort_keys=True, ensure_ascii=False, default=default))

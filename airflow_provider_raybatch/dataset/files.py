@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
+from airflow_provider_raybatch.contract.arguments.data import OPENAI_BATCH
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of

@@ -23,8 +23,7 @@ from pydantic import (
 
 from airflow_provider_raybatch.coercion import boolean
 from airflow_provider_raybatch.contract.arguments.limits import Currency, GpuHourPrice
-from airflow_provider_raybatch.contract.base import requirement, shown
-from airflow_provider_raybatch.contract.durations import Seconds
+from airflow_provider_raybatch.contract.base import Seconds, requirement, shown
 from airflow_provider_raybatch.exceptions import RayConnectionError
 
 if TYPE_CHECKING:

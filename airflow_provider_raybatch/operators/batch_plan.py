@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.coercion import from_text, given_mapping, is_absent
 from airflow_provider_raybatch.contract.arguments.limits import DEFAULT_CURRENCY
-from airflow_provider_raybatch.contract.durations import seconds_of
+from airflow_provider_raybatch.contract.base import seconds_of
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.operators.arguments import spec_of_fields
@@ -21,7 +21,7 @@ from airflow_provider_raybatch.places.choosing import is_cluster
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
-    from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
+    from airflow_provider_raybatch.contract.arguments.data import ServedBatch
     from airflow_provider_raybatch.contract.secrets import Secrets
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
     from airflow_provider_raybatch.operators.base import RayOperator

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.base import in_words
 from airflow_provider_raybatch.contract.text import clean, count_of, cut_to, money_of
 from airflow_provider_raybatch.operators.handover import last_run_before
 

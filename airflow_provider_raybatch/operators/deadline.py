@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.durations import seconds_of
+from airflow_provider_raybatch.contract.base import seconds_of, shown
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 

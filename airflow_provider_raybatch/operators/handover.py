@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias, TaskInstanceState
 from airflow.sdk.definitions.asset import AssetRef
 
-from airflow_provider_raybatch.contract.last_run import LastRun, numbers_in
 from airflow_provider_raybatch.contract.layout import MANIFESTS
 from airflow_provider_raybatch.contract.location import s3_prefix
+from airflow_provider_raybatch.contract.run_numbers import LastRun, numbers_in
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raybatch.contract.control import key_of_job
-from airflow_provider_raybatch.contract.digest import json_digest
+from airflow_provider_raybatch.contract.secrets import key_of_job
 from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.run_record import RunRecord, open_run_key
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
     from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
-    from airflow_provider_raybatch.contract.last_run import LastRun
+    from airflow_provider_raybatch.contract.run_numbers import LastRun
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 DRIVER_GRACE = 30.0

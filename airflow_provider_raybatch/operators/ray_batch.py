@@ -26,7 +26,7 @@ from airflow_provider_raybatch.arguments import (
     Tools,
 )
 from airflow_provider_raybatch.coercion import given_mapping, seconds
-from airflow_provider_raybatch.contract.arguments.input import SourceFormat
+from airflow_provider_raybatch.contract.arguments.data import SourceFormat
 from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
-    from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
+    from airflow_provider_raybatch.contract.arguments.data import ServedBatch
 
 
 ModelTask = Literal["generate", "embed", "classify", "score"] | Embed | Classify | Score

@@ -15,9 +15,9 @@ from airflow.sdk import NEVER_EXPIRE, BaseOperator  # type: ignore[attr-defined]
 from airflow.sdk.definitions._internal.types import SET_DURING_EXECUTION
 
 from airflow_provider_raybatch.argument_fields import over_default
-from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
+from airflow_provider_raybatch.contract.arguments.data import OPENAI_BATCH
 from airflow_provider_raybatch.contract.base import ContractModel, parse
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.batch_api import BatchState
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.exceptions import RayBatchFailException, for_airflow
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_raybatch.batches.running import RunningBatch
-    from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
-    from airflow_provider_raybatch.contract.batch_api.records import BatchEnd
+    from airflow_provider_raybatch.contract.arguments.data import ServedBatch
+    from airflow_provider_raybatch.contract.batch_api import BatchEnd
 
 MOST_IN_VAIN = 5
 """Attempts in a row whose jobs run and answer no further request."""

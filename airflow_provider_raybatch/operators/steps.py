@@ -14,14 +14,13 @@ from airflow_provider_raybatch.coercion import (
     typed_values,
     with_structures,
 )
-from airflow_provider_raybatch.contract.arguments.conditions import LIST_OPERATORS
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
 from airflow_provider_raybatch.contract.arguments.response_schema import (
     kind_of_values,
     properties_of,
     unwrapped,
 )
-from airflow_provider_raybatch.contract.arguments.steps import StepArguments
+from airflow_provider_raybatch.contract.arguments.steps import LIST_OPERATORS, StepArguments
 from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec

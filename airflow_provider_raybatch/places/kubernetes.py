@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_raybatch.contract.durations import seconds_of
+from airflow_provider_raybatch.contract.base import seconds_of
 from airflow_provider_raybatch.hooks.kubernetes import KubernetesServerHook
 
 if TYPE_CHECKING:

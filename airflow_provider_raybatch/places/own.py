@@ -28,9 +28,9 @@ from airflow_provider_raybatch.cluster.kuberay.readiness import READY
 from airflow_provider_raybatch.cluster.kuberay.submission import submit_on_own_cluster
 from airflow_provider_raybatch.cluster.kuberay.waiting import ClusterNotReadyError
 from airflow_provider_raybatch.cluster.submit.resolve import Submitted
-from airflow_provider_raybatch.contract.digest import json_digest
-from airflow_provider_raybatch.contract.durations import seconds_of
+from airflow_provider_raybatch.contract.base import seconds_of
 from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.places.own_cluster import OwnCluster, may_have_job, wait_until_ready
 from airflow_provider_raybatch.places.place import (
     STOP_TIMEOUT,

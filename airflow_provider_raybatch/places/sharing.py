@@ -30,10 +30,10 @@ from airflow_provider_raybatch.cluster.kuberay.shared import (
     shared_manifest,
     window_of,
 )
-from airflow_provider_raybatch.contract.digest import json_digest
-from airflow_provider_raybatch.contract.durations import seconds_of
+from airflow_provider_raybatch.contract.base import seconds_of
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.submission import OnStaleState
+from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.places.own_cluster import OwnCluster, wait_until_ready
 from airflow_provider_raybatch.places.place import NotReadyYet
 

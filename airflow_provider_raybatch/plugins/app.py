@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from airflow_provider_raybatch.batches.settings import batch_api_settings
 from airflow_provider_raybatch.batches.store import batch_store, usable
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.batch_api import BatchState
 from airflow_provider_raybatch.plugins import airflow_api
 from airflow_provider_raybatch.plugins.headers import safely
 from airflow_provider_raybatch.plugins.looking import Look, look_at

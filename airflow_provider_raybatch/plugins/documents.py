@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.last_run import is_count
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.contract.report import Report, parse_report
+from airflow_provider_raybatch.contract.run_numbers import is_count
 from airflow_provider_raybatch.plugins.task_key import NotShownError
 
 MOST_VALUES = 50_000

@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from airflow_provider_raybatch.contract.journal import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.layout import (
     JOURNAL,
     REPORT_DATA,
@@ -18,7 +17,7 @@ from airflow_provider_raybatch.contract.layout import (
     task_place,
 )
 from airflow_provider_raybatch.contract.report import Report
-from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.contract.submission import JournalEntry, TaskKey, parse_entry
 from airflow_provider_raybatch.plugins.documents import Manifest, manifest_in, parsed, report_in
 from airflow_provider_raybatch.plugins.reading import Destination
 from airflow_provider_raybatch.plugins.task_key import NotShownError

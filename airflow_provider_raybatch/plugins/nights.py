@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from airflow_provider_raybatch.contract.last_run import is_amount, numbers_in
+from airflow_provider_raybatch.contract.run_numbers import is_amount, numbers_in
 from airflow_provider_raybatch.plugins.task_key import TaskInstance
 
 MOST_NIGHTS = 25

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from airflow_provider_raybatch.contract.batch_api.ids import TASK_ID
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.batch_api import TASK_ID, BatchState
 from airflow_provider_raybatch.contract.layout import DATA, DEAD_LETTER, manifest_file
 from airflow_provider_raybatch.contract.text import cut_to
 from airflow_provider_raybatch.links.report import PREFIX, base_path, report_path, task_path

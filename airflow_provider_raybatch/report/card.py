@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.layout import DATA
 from airflow_provider_raybatch.contract.report import Report, Sample
-from airflow_provider_raybatch.contract.step_counts import StepCounts
+from airflow_provider_raybatch.contract.run_numbers import StepCounts
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.markdown import fenced, line, markdown_table

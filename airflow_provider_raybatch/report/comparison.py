@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.report import Report
+from airflow_provider_raybatch.contract.run_numbers import LastRun
 from airflow_provider_raybatch.report import words
 
 Text = Callable[["float | None"], str]

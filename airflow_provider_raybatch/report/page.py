@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.manifest import Savings
 from airflow_provider_raybatch.contract.report import Bin, Report, StepAnswers
+from airflow_provider_raybatch.contract.run_numbers import LastRun
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.comparison import Figure, Figures, column_changes, figure, figures

@@ -9,7 +9,7 @@ import re
 from itertools import islice
 from typing import Any
 
-from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.base import in_words
 from airflow_provider_raybatch.contract.text import money_of
 
 UNKNOWN = "unknown"

@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_raybatch.batches.models import ServedModel, served_models
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.batch_api.ids import TASK_ID
+from airflow_provider_raybatch.contract.batch_api import TASK_ID
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.operators.served_batch import BatchesSweepOperator, ServedBatchOperator
 from airflow_provider_raybatch.retries import ray_batch_retry_policy

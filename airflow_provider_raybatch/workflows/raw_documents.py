@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, check_location
 from airflow_provider_raybatch.contract.secrets import AwsCredentials

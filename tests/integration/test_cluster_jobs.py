@@ -22,7 +22,8 @@ from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, stop
 from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+from airflow_provider_raybatch.contract.manifest import Summary
+from airflow_provider_raybatch.contract.run_numbers import Tokens
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 KEY = "ab" * 32

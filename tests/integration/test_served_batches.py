@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.batches.ending import dataset_of, manifest_of
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.records import BatchOutcome, BatchRecord, Started
+from airflow_provider_raybatch.contract.batch_api import BatchOutcome, BatchRecord, Started
 from airflow_provider_raybatch.contract.layout import PROBES
 from airflow_provider_raybatch.serving import serve_batches
 from tests.support.airflow_tasks import airflow_db, dag_test, installation  # noqa: F401 - fixtures

@@ -14,18 +14,19 @@ import pytest
 from airflow_provider_raybatch.batches.ending import dataset_of
 from airflow_provider_raybatch.batches.settings import BatchApiSettings, required_settings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id, new_file_id
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchEnd,
     BatchOutcome,
     BatchProgress,
     BatchRecord,
+    BatchState,
     Decision,
     FileRecord,
     RequestCounts,
     StoredPiece,
+    new_batch_id,
+    new_file_id,
 )
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.contract.events import Committed
 from airflow_provider_raybatch.contract.layout import CONTENT, PROGRESS, batch_folder, file_folder
 from airflow_provider_raybatch.contract.manifest import BatchManifest

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.reader import Reader

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.last_run import LastRun
-from airflow_provider_raybatch.contract.manifest import Counts, ReplicaStats, Savings, Timing, Tokens
-from airflow_provider_raybatch.contract.record import Moment
+from airflow_provider_raybatch.contract.manifest import Savings, Timing
 from airflow_provider_raybatch.contract.report import (
     Answer,
     Bin,
@@ -22,7 +20,14 @@ from airflow_provider_raybatch.contract.report import (
     SampleAnswer,
     StepAnswers,
 )
-from airflow_provider_raybatch.contract.step_counts import StepCounts
+from airflow_provider_raybatch.contract.run_numbers import (
+    Counts,
+    LastRun,
+    Moment,
+    ReplicaStats,
+    StepCounts,
+    Tokens,
+)
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 NASTY = (

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.batch_api.records import BatchOutcome, BatchProgress, Decision
+from airflow_provider_raybatch.contract.batch_api import BatchOutcome, BatchProgress, Decision
 from airflow_provider_raybatch.contract.layout import BATCH_DATASET, OUTCOME, PROGRESS
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.job import driver

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_raybatch.batches.ending import dataset_of
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchOutcome,
     BatchRecord,
     Decision,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
-from airflow_provider_raybatch.contract.event_line import MARKER
+from airflow_provider_raybatch.contract.events import MARKER
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import clean
 

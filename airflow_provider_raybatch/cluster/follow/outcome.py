@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from airflow_provider_raybatch.cluster.follow.failure_reason import reason_of
 from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new, for_task_log
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, JobStatus
-from airflow_provider_raybatch.contract.event_line import MARKER
 from airflow_provider_raybatch.contract.events import (
+    MARKER,
     Committed,
     Failed,
     JobEvent,

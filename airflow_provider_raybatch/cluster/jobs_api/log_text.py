@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT, start_of_event
+from airflow_provider_raybatch.contract.events import LONGEST_DOCUMENT, start_of_event
 from airflow_provider_raybatch.contract.text import count_of, storable
 
 LONGEST_LINE = 16 * 1024

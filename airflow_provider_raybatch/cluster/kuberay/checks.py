@@ -82,7 +82,7 @@ def _text(name: str, value: Any) -> None:
 def _accelerator(name: str, value: Any) -> None:
     from pydantic import TypeAdapter, ValidationError
 
-    from airflow_provider_raybatch.contract.arguments.accelerators import AcceleratorType
+    from airflow_provider_raybatch.contract.arguments.limits import AcceleratorType
 
     try:
         TypeAdapter(AcceleratorType).validate_python(value, strict=True)

@@ -38,9 +38,9 @@ from airflow_provider_raybatch.cluster.kuberay.rayjob import (
 from airflow_provider_raybatch.cluster.kuberay.reach import TOKEN_KEY
 from airflow_provider_raybatch.cluster.kuberay.reasons import QUEUE_LABEL
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
-from airflow_provider_raybatch.contract.control import key_of_job
-from airflow_provider_raybatch.contract.durations import seconds_of
+from airflow_provider_raybatch.contract.base import seconds_of
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.secrets import key_of_job
 
 KUEUE_ELASTIC = "kueue.x-k8s.io/elastic-job"
 

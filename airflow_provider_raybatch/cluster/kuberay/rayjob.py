@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
-from airflow_provider_raybatch.contract.digest import hex_digest, json_digest
+from airflow_provider_raybatch.contract.text import hex_digest, json_digest
 
 RUN = "raybatch/run"
 """Label: which run of which task, the same for all its clusters; a digest."""

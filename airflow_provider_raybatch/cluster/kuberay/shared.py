@@ -24,8 +24,7 @@ from airflow_provider_raybatch.cluster.kuberay.rayjob import (
 )
 from airflow_provider_raybatch.cluster.kuberay.readiness import rayjob_end
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
-from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.base import in_words, shown
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 
 SHARED_RUN = "shared"

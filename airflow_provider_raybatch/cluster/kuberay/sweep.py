@@ -23,7 +23,7 @@ from airflow_provider_raybatch.cluster.kuberay.rayjob import (
     epoch,
     installation_label,
 )
-from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.base import in_words
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 GRACE = 600.0

@@ -31,7 +31,7 @@ from airflow_provider_raybatch.cluster.kuberay.readiness import (
     rayjob_end,
 )
 from airflow_provider_raybatch.cluster.kuberay.reasons import JOB_LABEL, QUEUE_LABEL
-from airflow_provider_raybatch.contract.durations import in_words
+from airflow_provider_raybatch.contract.base import in_words
 from airflow_provider_raybatch.contract.failures import FailureClass
 
 _POLL, _SLOWEST_POLL, _SLOWER = 4.0, 15.0, 1.3

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from airflow_provider_raybatch.contract.base import ContractModel, shown
-from airflow_provider_raybatch.contract.durations import Seconds
+from airflow_provider_raybatch.contract.base import ContractModel, Seconds, shown
 from airflow_provider_raybatch.contract.location import WILDCARDS, check_location
 
 ROOT_SCHEMES = ("file", "s3")

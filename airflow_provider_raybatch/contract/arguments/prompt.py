@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from airflow_provider_raybatch.contract.base import ContractModel, shown
-from airflow_provider_raybatch.contract.names import ImportPath
+from airflow_provider_raybatch.contract.base import ContractModel, ImportPath, shown
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 
 PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")

@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import CONSTRAINTS
-from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.names import checked_column_name
+from airflow_provider_raybatch.contract.base import checked_column_name, shown
 from airflow_provider_raybatch.contract.text import count_of, nearest
 
 _KINDS = {"integer": "a number", "number": "a number", "boolean": "true or false", "string": "text"}

@@ -14,8 +14,7 @@ from airflow_provider_raybatch.contract.arguments.response_schema import (
     properties_of,
     unwrapped,
 )
-from airflow_provider_raybatch.contract.base import ContractModel, shown
-from airflow_provider_raybatch.contract.names import is_import_path
+from airflow_provider_raybatch.contract.base import ContractModel, is_import_path, shown
 
 NOT_KEPT = frozenset({
     "flat_logprobs", "logprob_token_ids", "prompt_logprob_token_ids", "prompt_logprob_start",

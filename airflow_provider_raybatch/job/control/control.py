@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
-from airflow_provider_raybatch.contract.control import (
+from airflow_provider_raybatch.contract.events import Progress
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, rows_kept
+from airflow_provider_raybatch.contract.secrets import (
     STOP_GRACE,
     STOP_GRACE_VARIABLE,
     FollowerCommand,
     order_package,
     read_order,
 )
-from airflow_provider_raybatch.contract.events import Progress
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, rows_kept
 from airflow_provider_raybatch.job.control.private_package import stored
 
 _EXIT_SECONDS = 3.0

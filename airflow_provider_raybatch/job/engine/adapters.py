@@ -21,11 +21,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.model import is_on_hub, revision_of
-from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.arguments.engine import is_on_hub, revision_of
 from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, hex_digest
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.failures.diagnosis import short

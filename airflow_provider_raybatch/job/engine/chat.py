@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.arguments.engine import ModelArguments
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import most_prompt_tokens, overlong

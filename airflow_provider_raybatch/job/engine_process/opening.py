@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.job.engine.base import Engine, Renewable
 from airflow_provider_raybatch.job.engine_process import server
 from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy

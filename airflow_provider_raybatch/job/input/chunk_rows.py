@@ -18,8 +18,8 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.hub_path import split_hub
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
+from airflow_provider_raybatch.contract.location import split_hub
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.plain_types import as_plain, decoded_bytes

@@ -29,7 +29,7 @@ from urllib.parse import quote, urlsplit
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.hub_path import HubPath
+from airflow_provider_raybatch.contract.location import HubPath
 from airflow_provider_raybatch.contract.text import count_of, in_words, shown_uri
 from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener, untrusted
 from airflow_provider_raybatch.storage.entry import Entry

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.arguments.input import SourceFormat
+from airflow_provider_raybatch.contract.arguments.data import SourceFormat
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import arrow_batches, content, text_rows

@@ -17,8 +17,8 @@ from typing import TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
 from airflow_provider_raybatch.contract.arguments.images import ROOT_SCHEMES, ImageLimits
+from airflow_provider_raybatch.contract.base import check_characters
 from airflow_provider_raybatch.contract.location import plain, split_s3
-from airflow_provider_raybatch.contract.names import check_characters
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.text import count_of, cut_to, shown_uri
 from airflow_provider_raybatch.job.input.listing import Listing

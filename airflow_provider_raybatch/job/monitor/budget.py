@@ -6,10 +6,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_raybatch.contract.arguments.accelerators import close_types, knows
-from airflow_provider_raybatch.contract.arguments.limits import ANY, CostArguments, LimitArguments
+from airflow_provider_raybatch.contract.arguments.limits import (
+    ANY,
+    CostArguments,
+    LimitArguments,
+    close_types,
+    knows,
+)
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
-from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.text import count_of, money_of
 from airflow_provider_raybatch.job.monitor.money import Money, tokens_paid
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from airflow_provider_raybatch.contract.names import ascii_name
+from airflow_provider_raybatch.contract.base import ascii_name
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.arguments.limits import CostArguments
-from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress  # which imports Ray

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_raybatch.contract.record import Moment
+from airflow_provider_raybatch.contract.run_numbers import Moment
 
 if TYPE_CHECKING:  # it imports Ray, and records are read without
     from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
+from airflow_provider_raybatch.contract.arguments.data import ServedBatch
 from airflow_provider_raybatch.contract.base import parse, parse_file
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchError,
     BatchOutcome,
     BatchProgress,

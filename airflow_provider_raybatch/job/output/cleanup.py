@@ -11,12 +11,12 @@ import datetime
 import logging
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_raybatch.contract.journal import JournalEntry
 from airflow_provider_raybatch.contract.layout import (
     MANIFESTS,
     OF_COMMITS,
     commit_of,
 )
+from airflow_provider_raybatch.contract.submission import JournalEntry
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import Folder
 

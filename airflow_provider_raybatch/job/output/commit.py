@@ -18,17 +18,14 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.manifest import (
     BatchManifest,
     Column,
-    Counts,
     ManifestFile,
     RunStatistics,
     Savings,
-    Tokens,
 )
-from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.run_numbers import Counts, JobRecord, LastRun, Tokens
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.table import as_parquet

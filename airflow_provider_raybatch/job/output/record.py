@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.base import parse_file
 from airflow_provider_raybatch.contract.events import Progress
-from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.contract.failures import FailureClass, SpecError, without_examples
 from airflow_provider_raybatch.contract.layout import RECORD
-from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.contract.text import without_examples
 from airflow_provider_raybatch.job.monitor.series import Series
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.engine import EngineArguments
+from airflow_provider_raybatch.contract.arguments.engine import EngineArguments, ModelArguments
 from airflow_provider_raybatch.contract.arguments.images import ImageArguments
-from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.arguments.task import ChunkArguments, TaskArguments
@@ -20,8 +19,8 @@ from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, commit_of, report_folder
 from airflow_provider_raybatch.contract.manifest import BatchManifest, RunResult
-from airflow_provider_raybatch.contract.record import Moment
 from airflow_provider_raybatch.contract.report import FailureGroup, Report, Sample
+from airflow_provider_raybatch.contract.run_numbers import Moment
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import all_storable, cut_to, shown_uri, without_queries
 from airflow_provider_raybatch.job.failures.diagnosis import said

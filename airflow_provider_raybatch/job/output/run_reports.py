@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, task_place
-from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission, TaskKey
 from airflow_provider_raybatch.job.failures.diagnosis import said

@@ -6,7 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from airflow_provider_raybatch.contract.manifest import ReplicaStats, RunStatistics, StageSeconds, Timing
+from airflow_provider_raybatch.contract.manifest import RunStatistics, Timing
+from airflow_provider_raybatch.contract.run_numbers import ReplicaStats, StageSeconds
 from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import StartUp

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest, RunStatistics
-from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from airflow_provider_raybatch.contract.arguments.accelerators import close_types, knows
+from airflow_provider_raybatch.contract.arguments.limits import close_types, knows
 from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR, request, shown
 from airflow_provider_raybatch.job.planning.plan import ClusterView, Plan
 

@@ -18,12 +18,11 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.arguments.model import is_on_hub, revision_of
-from airflow_provider_raybatch.contract.digest import hex_digest, json_digest
+from airflow_provider_raybatch.contract.arguments.engine import is_on_hub, revision_of
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.step_specs import with_adapters
-from airflow_provider_raybatch.contract.text import version_parts
+from airflow_provider_raybatch.contract.text import hex_digest, json_digest, version_parts
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of, refuse_out_of_reach

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.arguments.conditions import LIST_OPERATORS, NULL_OPERATORS
+from airflow_provider_raybatch.contract.arguments.steps import LIST_OPERATORS, NULL_OPERATORS
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec

@@ -19,13 +19,13 @@ from typing import Any
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from airflow_provider_raybatch import __version__
-from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.arguments.engine import ModelArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.arguments.task import TaskArguments
 from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
-from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import hex_digest
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.sampling_values import whole_number
 from airflow_provider_raybatch.job.preflight import model_check, model_version

@@ -12,11 +12,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import count_of, version_parts
+from airflow_provider_raybatch.contract.text import count_of, hex_digest, version_parts
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import with_response

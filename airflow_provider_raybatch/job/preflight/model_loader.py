@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.storage.errors import NO_IDENTITY, StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import folder

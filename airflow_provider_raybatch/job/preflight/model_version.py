@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.text import hex_digest
 from airflow_provider_raybatch.job.preflight.model_loader import is_in_bucket, objects_digest
 
 COMMIT = re.compile(r"[0-9a-f]{40}")

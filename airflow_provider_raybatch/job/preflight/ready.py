@@ -14,7 +14,7 @@ from functools import partial
 
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission

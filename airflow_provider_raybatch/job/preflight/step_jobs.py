@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.digest import hex_digest, json_digest
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
+from airflow_provider_raybatch.contract.text import hex_digest, json_digest
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.output.journal import Journal

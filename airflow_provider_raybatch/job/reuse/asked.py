@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.job.parts.ledger import Ledger
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.errors import StorageError

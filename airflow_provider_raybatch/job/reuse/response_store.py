@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.contract.arguments.output import ReuseArguments
+from airflow_provider_raybatch.contract.arguments.data import ReuseArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials

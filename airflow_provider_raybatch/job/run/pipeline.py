@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import ray.data
 
+from airflow_provider_raybatch.contract.base import ascii_name
 from airflow_provider_raybatch.contract.events import Progress
-from airflow_provider_raybatch.contract.names import ascii_name
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN
+from airflow_provider_raybatch.contract.run_numbers import StepCounts
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.step_counts import StepCounts
 from airflow_provider_raybatch.job.input.table import members
 from airflow_provider_raybatch.job.steps.known import OldAnswers
 from airflow_provider_raybatch.job.tasks.base import Totals

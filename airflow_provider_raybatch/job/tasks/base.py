@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN
+from airflow_provider_raybatch.contract.arguments.data import REUSED_COLUMN
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.render import Render, renderer
 from airflow_provider_raybatch.job.row import RenderError, Request, Response, RowFailure

@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.base import checked_column_name, shown
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
-from airflow_provider_raybatch.contract.names import checked_column_name
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join, kind_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import ray
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.job.planning.plan import Plan
 
 _OF_THE_JOB = ("working_dir", "_ray_commit")

@@ -20,7 +20,7 @@ from sqlalchemy.exc import NoResultFound
 
 from airflow_provider_raybatch.batches.known import KnownDocuments
 from airflow_provider_raybatch.batches.models import ServedModel
-from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.text import hex_digest
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 
 _BEARER = re.compile(r"bearer +([!-~]{1,16384})", re.IGNORECASE)

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.batches.creates import CreateCall
 from airflow_provider_raybatch.batches.models import served_models
 from airflow_provider_raybatch.batches.store import BatchStore, usable
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.batch_api import BatchState
 from airflow_provider_raybatch.contract.json_lines import RepeatedKeyError, object_of
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller
 from airflow_provider_raybatch.plugins.batch_api.creating import BatchCreation, BatchCreator

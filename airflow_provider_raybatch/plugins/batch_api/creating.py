@@ -24,9 +24,13 @@ from airflow_provider_raybatch.batches.models import ServedModel
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.batches.validation import check_start
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.batch_api.records import BatchError, BatchRecord, FileRecord
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
-from airflow_provider_raybatch.contract.digest import json_digest
+from airflow_provider_raybatch.contract.batch_api import (
+    BatchError,
+    BatchRecord,
+    BatchState,
+    FileRecord,
+)
+from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller, may_use
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError, wrong_field
 from airflow_provider_raybatch.plugins.batch_api.limits import ApiLimits, check_new_batch

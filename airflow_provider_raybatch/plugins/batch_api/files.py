@@ -18,8 +18,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from airflow_provider_raybatch.batches.store import BatchStore, usable
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.batch_api.ids import new_file_id, owner_digest
-from airflow_provider_raybatch.contract.batch_api.records import FileRecord, StoredPiece
+from airflow_provider_raybatch.contract.batch_api import FileRecord, StoredPiece, new_file_id, owner_digest
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.batches.settings import SECTION
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.batches.validation import STRICT_LIMITS, FileLimits
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.batch_api.ids import ListedBatch, ListedFile
+from airflow_provider_raybatch.contract.batch_api import ListedBatch, ListedFile
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.plugins.batch_api.errors import come_back

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.openai_batch import ENDPOINTS
+from airflow_provider_raybatch.contract.arguments.data import ENDPOINTS
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.digest import json_digest
+from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.plugins.batch_api.errors import wrong_field
 
 MOST_PAIRS, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512

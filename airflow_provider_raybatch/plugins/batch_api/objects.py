@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.batch_api.records import FileRecord, Usage
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.batch_api import BatchState, FileRecord, Usage
 from airflow_provider_raybatch.plugins.batch_api.errors import wrong_field
 
 

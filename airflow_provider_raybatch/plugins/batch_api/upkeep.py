@@ -23,8 +23,7 @@ from airflow_provider_raybatch.batches.ending import (
 )
 from airflow_provider_raybatch.batches.queueing import run_after
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.records import BatchError
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.batch_api import BatchError, BatchState
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.runs import DagRuns
 

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN
+from airflow_provider_raybatch.contract.arguments.data import REUSED_COLUMN
 from tests.support.engine_log import engines
 from tests.support.s3_server import S3Server
 

@@ -18,8 +18,7 @@ import httpx
 
 from airflow_provider_raybatch.batches.settings import batch_api_settings
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
-from airflow_provider_raybatch.contract.batch_api.records import BatchRecord
+from airflow_provider_raybatch.contract.batch_api import BatchRecord, new_batch_id
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support import openai_scenarios
 from tests.support.openai_lines import CHAT, line

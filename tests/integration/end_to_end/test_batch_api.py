@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
+from airflow_provider_raybatch.contract.batch_api import new_file_id
 from tests.support.forgetful_proxy import forgetful
 from tests.support.numbered_pictures import Picture
 from tests.support.openai_lines import COMPLETIONS, EMBEDDINGS, line

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_raybatch.batches.ending import end_of, end_without_job, manifest_of
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchError,
     BatchOutcome,
     Decision,

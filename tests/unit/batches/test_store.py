@@ -10,14 +10,14 @@ import pytest
 
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchEnd,
     BatchOutcome,
     BatchRecord,
     RequestCounts,
     Started,
 )
-from airflow_provider_raybatch.contract.batch_api.signature import ForgedRecordError
+from airflow_provider_raybatch.contract.secrets import ForgedRecordError
 from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.batch_api import batch_record, batches_of, write_progress
 from tests.support.folders import folder, s3_server  # noqa: F401 - fixtures

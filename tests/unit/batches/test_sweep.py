@@ -22,11 +22,11 @@ from airflow_provider_raybatch.batches.sweep import (
     sweep,
 )
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchRecord,
     Decision,
     Started,
+    new_file_id,
 )
 from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.storage.stream import write_stream

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.batches.validation import (
     check_start,
     validate,
 )
-from airflow_provider_raybatch.contract.arguments.openai_batch import CHAT, COMPLETIONS, EMBEDDINGS
+from airflow_provider_raybatch.contract.arguments.data import CHAT, COMPLETIONS, EMBEDDINGS
 from airflow_provider_raybatch.contract.json_lines import LONGEST_LINE
 from airflow_provider_raybatch.job.input import text_rows
 from tests.support.approved import AssertSentences

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.batches.validation import validate
-from airflow_provider_raybatch.contract.arguments.openai_batch import CHAT, EMBEDDINGS
+from airflow_provider_raybatch.contract.arguments.data import CHAT, EMBEDDINGS
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source

@@ -21,8 +21,8 @@ from airflow_provider_raybatch.contract.layout import (
     report_folder,
     task_place,
 )
-from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.report import Report, parse_report
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.text import all_storable
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, folder
 from tests.support import reports

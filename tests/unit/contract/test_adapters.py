@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.model import revision_of
+from airflow_provider_raybatch.contract.arguments.engine import revision_of
 from tests.support.approved import AssertSentences
 from tests.support.specs import spec, spec_error
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.contract.control import (
+from airflow_provider_raybatch.contract.secrets import (
     FollowerCommand,
     key_of_job,
     new_run_key,

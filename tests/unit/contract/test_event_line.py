@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.log_text import LONGEST_LINE, whole_lines
-from airflow_provider_raybatch.contract import event_line
-from airflow_provider_raybatch.contract.control import sign
-from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT, LONGEST_SENTENCE, MARKER
+from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.events import (
+    LONGEST_DOCUMENT,
+    LONGEST_SENTENCE,
+    MARKER,
     Committed,
     Failed,
     Notice,
@@ -22,8 +23,9 @@ from airflow_provider_raybatch.contract.events import (
     read_line,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.last_run import LastRun
-from airflow_provider_raybatch.contract.manifest import Savings, Summary, Tokens
+from airflow_provider_raybatch.contract.manifest import Savings, Summary
+from airflow_provider_raybatch.contract.run_numbers import LastRun, Tokens
+from airflow_provider_raybatch.contract.secrets import sign
 
 KEY = "ab" * 32
 FOLDER = "s3://lake/answers/products"
@@ -132,9 +134,9 @@ def test_any_sentence_comes_back_from_a_log(message: str, before: bytes) -> None
 
 def test_a_long_text_is_cut_and_its_document_is_not() -> None:
     document = json.dumps({"text": LONG * 3})
-    text = event_line.write(LONG * 3, document, KEY, 0)
+    text = events.signed_line(LONG * 3, document, KEY, 0)
     assert len(sentence_of(text).encode()) <= LONGEST_SENTENCE
-    assert event_line.read(text, KEY) == (0, document)
+    assert events.signed_document(text, KEY) == (0, document)
 
 
 @pytest.mark.parametrize("length", ["16384", "16385", "99999", "0"])

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract import event_line
-from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT, MARKER
+from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.events import (
+    LONGEST_DOCUMENT,
+    MARKER,
     Committed,
     Failed,
     Notice,
@@ -17,7 +18,8 @@ from airflow_provider_raybatch.contract.events import (
     read_line,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+from airflow_provider_raybatch.contract.manifest import Summary
+from airflow_provider_raybatch.contract.run_numbers import Tokens
 from tests.support.approved import AssertSentences
 from tests.support.refused import HOSTILE, unfit_for_logs
 
@@ -45,7 +47,7 @@ def committed(**fields: Any) -> Committed:
 
 
 def signed(document: str) -> str:
-    return event_line.write("", document, KEY, 0)
+    return events.signed_line("", document, KEY, 0)
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: str(event.event))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.layout import journal_entry
 from airflow_provider_raybatch.dataset import open_dataset

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.output import OutputArguments
+from airflow_provider_raybatch.contract.arguments.data import OutputArguments
 from airflow_provider_raybatch.contract.base import parse
 from tests.support.approved import AssertSentences
 from tests.support.specs import spec, spec_error

@@ -6,8 +6,8 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.last_run import LastRun
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.run_numbers import LastRun
 from tests.support.approved import AssertSentences
 from tests.support.specs import TASK
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_raybatch.contract.failures import without_values
 from airflow_provider_raybatch.contract.report import FailureGroup, Report
-from airflow_provider_raybatch.contract.text import without_values
 from tests.support import reports
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.data import ReportArguments
 from airflow_provider_raybatch.contract.arguments.limits import CostArguments
-from airflow_provider_raybatch.contract.arguments.output import ReportArguments
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from tests.support.specs import spec, spec_error

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.manifest import BatchManifest, Counts, ManifestFile
+from airflow_provider_raybatch.contract.manifest import BatchManifest, ManifestFile
+from airflow_provider_raybatch.contract.run_numbers import Counts
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset, s3_credentials

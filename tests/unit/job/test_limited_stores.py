@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
-from airflow_provider_raybatch.contract.manifest import Counts
+from airflow_provider_raybatch.contract.run_numbers import Counts
 from airflow_provider_raybatch.dataset import Dataset
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.phases import publishing

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.batch_api.records import BatchOutcome
+from airflow_provider_raybatch.contract.batch_api import BatchOutcome
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine

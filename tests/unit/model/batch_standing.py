@@ -7,7 +7,7 @@ import functools
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.records import BatchEnd
+from airflow_provider_raybatch.contract.batch_api import BatchEnd
 
 from .batch_job import BATCH, ROWS, Disk
 

@@ -20,8 +20,12 @@ from airflow_provider_raybatch.batches.ending import PUBLISHING
 from airflow_provider_raybatch.batches.running import RunningBatch
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.batches.validation import FileLimits
-from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, BatchRecord, StoredPiece
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.batch_api import (
+    BatchEnd,
+    BatchRecord,
+    BatchState,
+    StoredPiece,
+)
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException, for_airflow
 from airflow_provider_raybatch.operators.served_batch import LATE, ServedBatchOperator

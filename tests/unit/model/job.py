@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.journal import JournalEntry
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.manifest import BatchManifest, RunStatistics
-from airflow_provider_raybatch.contract.submission import run_number
+from airflow_provider_raybatch.contract.submission import JournalEntry, run_number
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal

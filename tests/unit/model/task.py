@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from airflow_provider_raybatch.contract.control import cleared_package
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.secrets import cleared_package
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
 from .airflow import TRIGGERER_TIMEOUT, Airflow

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.last_run import LastRun
+from airflow_provider_raybatch.contract.run_numbers import LastRun
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.operators.handover import numbers_of
 from tests.support.airflow_tasks import Run

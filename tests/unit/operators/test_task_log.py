@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.events import Committed
-from airflow_provider_raybatch.contract.last_run import LastRun
+from airflow_provider_raybatch.contract.run_numbers import LastRun
 from airflow_provider_raybatch.operators.closing_line import closing_line, failed_rows
 from tests.support.airflow_tasks import Run
 from tests.support.approved import AssertSentences

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.ids import newest_first, owner_digest
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchEnd,
     BatchError,
     BatchRecord,
     RequestCounts,
     Started,
     Usage,
+    newest_first,
+    owner_digest,
 )
 from airflow_provider_raybatch.contract.layout import batch_folder
 from airflow_provider_raybatch.storage.folder import LocalFolder

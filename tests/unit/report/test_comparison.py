@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from airflow_provider_raybatch.contract.last_run import LastRun
+from airflow_provider_raybatch.contract.run_numbers import LastRun
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.comparison import Figure, column_changes, figure, figures
 from tests.support import reports

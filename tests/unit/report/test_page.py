@@ -11,9 +11,9 @@ from itertools import pairwise
 import pytest
 from jinja2 import UndefinedError
 
-from airflow_provider_raybatch.contract.last_run import LastRun
-from airflow_provider_raybatch.contract.manifest import Counts, Savings
+from airflow_provider_raybatch.contract.manifest import Savings
 from airflow_provider_raybatch.contract.report import FailureGroup, Report
+from airflow_provider_raybatch.contract.run_numbers import Counts, LastRun
 from airflow_provider_raybatch.report.page import report_page
 from airflow_provider_raybatch.report.rendering import environment
 from tests.support import reports

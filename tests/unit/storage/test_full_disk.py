@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.survey import survey

@@ -12,14 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.manifest import (
-    BatchManifest,
-    Column,
-    Counts,
-    ManifestFile,
-    Tokens,
-)
-from airflow_provider_raybatch.contract.step_counts import StepCounts
+from airflow_provider_raybatch.contract.manifest import BatchManifest, Column, ManifestFile
+from airflow_provider_raybatch.contract.run_numbers import Counts, StepCounts, Tokens
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.sift import Funnel, SiftStep, sift

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.step_counts import StepCounts
+from airflow_provider_raybatch.contract.run_numbers import StepCounts
 from airflow_provider_raybatch.workflows.card import Card
 from airflow_provider_raybatch.workflows.comparison import Candidate, ComparisonReport, Rule, decide
 from airflow_provider_raybatch.workflows.errors import WorkflowError

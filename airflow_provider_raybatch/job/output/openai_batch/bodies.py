@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.text import hex_digest
 
 _REASONS = frozenset({"stop", "length", "tool_calls", "content_filter"})
 _NO_LOGPROB = -9999.0

@@ -15,15 +15,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.arguments.openai_batch import (
+from airflow_provider_raybatch.contract.arguments.data import (
     CHAT,
     COMPLETIONS,
     CUSTOM_ID,
     EMBEDDINGS,
     LINE_COLUMNS,
 )
-from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import hex_digest
 from airflow_provider_raybatch.job.output.openai_batch.bodies import (
     chat_completion,
     completion,

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.arguments.engine import ModelArguments
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
 from airflow_provider_raybatch.job.failures.diagnosis import without_traceback

@@ -10,7 +10,7 @@ from airflow_provider_raybatch.cluster.follow.outcome import FollowState, Observ
 from airflow_provider_raybatch.cluster.follow.outcome import judge as judge_with
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, JobStatus
 from airflow_provider_raybatch.contract import events
-from airflow_provider_raybatch.contract.event_line import MARKER
+from airflow_provider_raybatch.contract.events import MARKER
 from airflow_provider_raybatch.contract.failures import FailureClass
 from tests.support.committed import COMMITTED, KEY, SUMMARY
 from tests.support.refused import HOSTILE, refused

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.conditions import OPERATORS, check_condition, holds
+from airflow_provider_raybatch.contract.arguments.steps import OPERATORS, check_condition, holds
 from tests.support.approved import AssertSentences
 
 VALUES = [None, 4, 4.5, Decimal("4.5"), True, "4", "five", [4], math.nan]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.output import OUTPUT_COLUMNS
+from airflow_provider_raybatch.contract.arguments.data import OUTPUT_COLUMNS
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.tasks.generate import output_type
 from tests.support.approved import AssertSentences

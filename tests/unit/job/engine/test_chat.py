@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.arguments.engine import ModelArguments
 from airflow_provider_raybatch.job.engine.base import most_prompt_tokens
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
 from airflow_provider_raybatch.job.row import Request, RowFailure

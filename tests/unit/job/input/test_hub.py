@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.input import hub as hub_module

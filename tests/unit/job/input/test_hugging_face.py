@@ -8,7 +8,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.hugging_face import split_note
 from airflow_provider_raybatch.job.input.listing import Listing, resolve

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
 from airflow_provider_raybatch.job.input.survey import survey

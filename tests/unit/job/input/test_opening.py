@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job.input import opening
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow

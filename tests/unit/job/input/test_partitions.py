@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.chunk_rows import partitions
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input import survey as chunks_module
 from airflow_provider_raybatch.job.input import text_rows

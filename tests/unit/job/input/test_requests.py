@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.job.input import survey
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.preflight import input_check

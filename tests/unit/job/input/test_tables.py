@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.storage.folder import Folder

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.contract.arguments.input import CsvOptions
+from airflow_provider_raybatch.contract.arguments.data import CsvOptions
 from airflow_provider_raybatch.job.input import text_rows
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.listing import SourceFile

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.limits import CostArguments
-from airflow_provider_raybatch.contract.record import JobRecord
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.job.monitor.money import HeldGpus, Money, spent_before
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress

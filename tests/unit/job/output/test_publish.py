@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.manifest import Digests, RunStatistics, Savings, Tokens
+from airflow_provider_raybatch.contract.manifest import Digests, RunStatistics, Savings
+from airflow_provider_raybatch.contract.run_numbers import Tokens
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output import publish as publish_module
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError

@@ -15,8 +15,8 @@ import pytest
 from airflow_provider_raybatch.contract.events import Notice, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.layout import task_folder
-from airflow_provider_raybatch.contract.record import JobRecord
 from airflow_provider_raybatch.contract.report import Report
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.submission import new_run_token
 from airflow_provider_raybatch.job.monitor.series import Series
 from airflow_provider_raybatch.job.monitor.start_up import StartUp

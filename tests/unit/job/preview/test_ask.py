@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract import events
-from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT
+from airflow_provider_raybatch.contract.events import LONGEST_DOCUMENT
 from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import ClusterView

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract import events, layout
-from airflow_provider_raybatch.contract.event_line import LONGEST_DOCUMENT
+from airflow_provider_raybatch.contract.events import LONGEST_DOCUMENT
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.storage.folder import LocalFolder

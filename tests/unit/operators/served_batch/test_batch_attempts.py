@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.records import BatchRecord
+from airflow_provider_raybatch.contract.batch_api import BatchRecord
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.operators.served_batch import LATE, LEAST_SECONDS, MOST_IN_VAIN

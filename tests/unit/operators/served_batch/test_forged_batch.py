@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.records import BatchRecord
-from airflow_provider_raybatch.contract.batch_api.signature import signed
+from airflow_provider_raybatch.contract.batch_api import BatchRecord
+from airflow_provider_raybatch.contract.secrets import signed
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 from tests.support.batch_api import created
 from tests.support.fake_ray import FakeRay

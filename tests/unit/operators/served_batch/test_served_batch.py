@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow_provider_raybatch.batches.ending import PUBLISHING, dataset_of
 from airflow_provider_raybatch.batches.store import BatchStore
 from airflow_provider_raybatch.batches.validation import LONGEST_SERVED_LINE
-from airflow_provider_raybatch.contract.batch_api.records import BatchOutcome, BatchRecord, Decision, Started
+from airflow_provider_raybatch.contract.batch_api import BatchOutcome, BatchRecord, Decision, Started
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException
 from tests.support.airflow_tasks import Clock

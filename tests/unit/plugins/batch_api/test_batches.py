@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from airflow_provider_raybatch.batches.settings import batch_api_settings
 from airflow_provider_raybatch.batches.store import BatchStore, batch_store
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
+from airflow_provider_raybatch.contract.batch_api import new_batch_id
 from airflow_provider_raybatch.plugins.batch_api.app import make_batch_app
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.runs import AirflowRuns

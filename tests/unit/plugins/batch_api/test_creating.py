@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_raybatch.batches.creates import CreateCall
 from airflow_provider_raybatch.batches.queueing import run_after
 from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
+from airflow_provider_raybatch.contract.batch_api import BatchState
 from airflow_provider_raybatch.contract.layout import BATCHES
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller
 from airflow_provider_raybatch.plugins.batch_api.creating import BatchCreation, BatchCreator

@@ -14,8 +14,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse
 
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.batch_api.ids import new_file_id, owner_digest
-from airflow_provider_raybatch.contract.batch_api.records import FileRecord
+from airflow_provider_raybatch.contract.batch_api import FileRecord, new_file_id, owner_digest
 from airflow_provider_raybatch.plugins.batch_api import files as module
 from airflow_provider_raybatch.plugins.batch_api.auth import Caller
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder

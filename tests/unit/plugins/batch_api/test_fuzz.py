@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from fastapi import Request
 
-from airflow_provider_raybatch.contract.batch_api.ids import new_file_id
+from airflow_provider_raybatch.contract.batch_api import new_file_id
 from airflow_provider_raybatch.plugins.batch_api import batches
 from airflow_provider_raybatch.plugins.batch_api.batches import json_object
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
-from airflow_provider_raybatch.contract.batch_api.ids import ListedFile
-from airflow_provider_raybatch.contract.batch_api.records import BatchEnd, BatchRecord
+from airflow_provider_raybatch.contract.batch_api import BatchEnd, BatchRecord, ListedFile
 from airflow_provider_raybatch.plugins.batch_api import limits as module
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.limits import (

@@ -8,17 +8,17 @@ from typing import Any
 import openai.types
 import pytest
 
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchEnd,
     BatchError,
     BatchOutcome,
     BatchProgress,
+    BatchState,
     FileRecord,
     RequestCounts,
     Started,
     Usage,
 )
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.plugins.batch_api.objects import (
     batch_object,
     deleted_file,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.batches.queueing import run_after
-from airflow_provider_raybatch.contract.batch_api.ids import new_batch_id
+from airflow_provider_raybatch.contract.batch_api import new_batch_id
 from airflow_provider_raybatch.plugins.batch_api import runs as module
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.runs import AirflowRuns, RunRefusedError

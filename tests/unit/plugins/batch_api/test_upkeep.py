@@ -12,12 +12,12 @@ import pytest
 from airflow_provider_raybatch.batches.ending import decided
 from airflow_provider_raybatch.batches.store import BatchStore, new_nonce
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.batch_api.records import (
+from airflow_provider_raybatch.contract.batch_api import (
     BatchEnd,
+    BatchState,
     RequestCounts,
     Started,
 )
-from airflow_provider_raybatch.contract.batch_api.states import BatchState
 from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
 from airflow_provider_raybatch.plugins.batch_api.runs import RunRefusedError
 from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep, cancelled, settled

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.batch_api.ids import (
+from airflow_provider_raybatch.contract.batch_api import (
+    FileRecord,
     ListedFile,
     file_key,
     listed_batch,
@@ -16,7 +17,6 @@ from airflow_provider_raybatch.contract.batch_api.ids import (
     new_file_id,
     newest_first,
 )
-from airflow_provider_raybatch.contract.batch_api.records import FileRecord
 
 
 def record(**fields: Any) -> FileRecord:
