@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.request.key_array import Keys, to_arrow
 from airflow_provider_raybatch.job.reuse.store.compaction import MANY
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.tasks.generate import COMPLETION, output_type
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.file import Entry
 from airflow_provider_raybatch.storage.folder import LocalFolder
 
 NIGHT = 100_000

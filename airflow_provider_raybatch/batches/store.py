@@ -39,9 +39,9 @@ from airflow_provider_raybatch.contract.batch_api import (
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.secrets import opened, signed
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder, folder
-from airflow_provider_raybatch.storage.in_order import in_order
-from airflow_provider_raybatch.storage.names import check_no_links, first_names
+from airflow_provider_raybatch.storage.operations import check_no_links, first_names
 
 Document = TypeVar("Document", bound=ContractModel)
 Shown = TypeVar("Shown")

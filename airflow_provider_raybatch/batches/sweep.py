@@ -28,10 +28,9 @@ from airflow_provider_raybatch.contract.batch_api import (
     output_file_id,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.file import Entry, in_order
 from airflow_provider_raybatch.storage.folder import folder
-from airflow_provider_raybatch.storage.in_order import in_order
-from airflow_provider_raybatch.storage.names import check_no_links
+from airflow_provider_raybatch.storage.operations import check_no_links
 
 DAY = 86400.0
 CREATES_KEPT = 30 * DAY

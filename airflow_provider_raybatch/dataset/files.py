@@ -272,7 +272,7 @@ def arrow_filesystem(folder: Folder) -> Any:
     """`folder` for pyarrow. Parquet files are checked by their checksums."""
     from pyarrow import PythonFile, fs
 
-    from airflow_provider_raybatch.storage.checksum import checked_footer
+    from airflow_provider_raybatch.storage.file import checked_footer
 
     class Handler(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types here
         """Reading alone."""

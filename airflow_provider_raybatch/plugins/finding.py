@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.submission import JournalEntry, TaskKey,
 from airflow_provider_raybatch.plugins.documents import Manifest, manifest_in, parsed, report_in
 from airflow_provider_raybatch.plugins.reading import Destination
 from airflow_provider_raybatch.plugins.task_key import NotShownError
-from airflow_provider_raybatch.storage.in_order import in_order
+from airflow_provider_raybatch.storage.file import in_order
 
 MOST_ENTRIES = 10_000
 """Files of a journal, which has two or three a run."""

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.plugins.task_key import NotShownError
-from airflow_provider_raybatch.storage.errors import NO_IDENTITY, s3_error
-from airflow_provider_raybatch.storage.retry import RetryLimits
+from airflow_provider_raybatch.storage.errors import NO_IDENTITY, RetryLimits, s3_error
 from airflow_provider_raybatch.storage.s3_store import new_store
 
 if TYPE_CHECKING:

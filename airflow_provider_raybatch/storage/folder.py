@@ -25,9 +25,9 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import SCRATCH
 from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.storage import durable
-from airflow_provider_raybatch.storage.entry import Entry, inside, several
+from airflow_provider_raybatch.storage import local_files
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, local_errors
+from airflow_provider_raybatch.storage.file import Entry, inside, several
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
@@ -191,11 +191,11 @@ class LocalFolder:
         target = self._path(path)
         scratch = target.parent / f"{SCRATCH}{uuid.uuid4().hex}"
         with local_errors("write", target):
-            durable.make_folder(target.parent)
+            local_files.make_folder(target.parent)
             try:
                 self._fill(scratch, content)
                 self._name(scratch, target, exclusive)
-                durable.sync_folder(target.parent)
+                local_files.sync_folder(target.parent)
             finally:
                 scratch.unlink(missing_ok=True)
 
@@ -248,7 +248,7 @@ class LocalFolder:
                 if target.read_bytes() != old:
                     raise TakenError(f"destination: {target} has changed.")
                 scratch.replace(target)
-                durable.sync_folder(target.parent)
+                local_files.sync_folder(target.parent)
             except FileNotFoundError as error:
                 raise TakenError(f"destination: {target} is being changed by another job.") from error
             finally:
@@ -257,14 +257,14 @@ class LocalFolder:
     def sync(self, path: str = "") -> None:
         full = self._path(path)
         with local_errors("write", full), contextlib.suppress(FileNotFoundError):
-            durable.sync_folder(full)
+            local_files.sync_folder(full)
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in several(paths):
             full = self._path(path)
             with local_errors("delete", full), contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 if full.is_dir():
-                    durable.remove_folder(full)
+                    local_files.remove_folder(full)
                 else:
                     full.unlink(missing_ok=True)
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, BinaryIO, TypeVar
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.storage.entry import REQUEST_BYTES, Entry, RangedFile, several
 from airflow_provider_raybatch.storage.errors import (
     ConflictError,
     RefusedError,
     TakenError,
     is_denied,
     s3_error,
+    with_retries,
 )
-from airflow_provider_raybatch.storage.retry import with_retries
+from airflow_provider_raybatch.storage.file import REQUEST_BYTES, Entry, RangedFile, several
 from airflow_provider_raybatch.storage.s3_store import s3_store
 
 if TYPE_CHECKING:

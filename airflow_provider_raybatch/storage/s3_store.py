@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.storage import retry
+from airflow_provider_raybatch.storage import errors
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
@@ -28,15 +28,15 @@ _RENEWED = timedelta(minutes=10)
 
 
 def s3_store(
-    bucket: str, credentials: AwsCredentials | None, limits: retry.RetryLimits | None = None
+    bucket: str, credentials: AwsCredentials | None, limits: errors.RetryLimits | None = None
 ) -> S3Store:
     """One store a process and identity: a store holds a connection pool.
 
-    :param limits: how long obstore itself repeats a request; by default :data:`retry.RETRY_LIMITS`.
+    :param limits: how long obstore itself repeats a request; by default :data:`errors.RETRY_LIMITS`.
     """
     # The environment may name the identity and the endpoint.
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
-    limits = limits or retry.RETRY_LIMITS
+    limits = limits or errors.RETRY_LIMITS
     key = (os.getpid(), bucket, credentials, environment, limits)
     store = _STORES.get(key)
     if store is None:
@@ -49,7 +49,7 @@ def s3_store(
 def new_store(
     bucket: str,
     credentials: AwsCredentials | None,
-    limits: retry.RetryLimits,
+    limits: errors.RetryLimits,
     renewed: Callable[[], AwsCredentials | None] | None = None,
 ) -> S3Store:
     """A store of its own, for a process that sees new credentials again and again.
@@ -92,7 +92,9 @@ def _shipped_for() -> str:
     return f": the wheel found is {' or '.join(tags)}, and this is {here}" if tags else ""
 
 
-def _s3_options(bucket: str, credentials: AwsCredentials | None, limits: retry.RetryLimits) -> dict[str, Any]:
+def _s3_options(
+    bucket: str, credentials: AwsCredentials | None, limits: errors.RetryLimits
+) -> dict[str, Any]:
     given = credentials or AwsCredentials()
     endpoint = (
         given.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

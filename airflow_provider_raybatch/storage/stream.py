@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.layout import SCRATCH
-from airflow_provider_raybatch.storage import durable, retry
-from airflow_provider_raybatch.storage.entry import REQUEST_BYTES, inside
-from airflow_provider_raybatch.storage.errors import StorageError, local_errors, s3_error
+from airflow_provider_raybatch.storage import errors, local_files
+from airflow_provider_raybatch.storage.errors import StorageError, local_errors, s3_error, with_retries
+from airflow_provider_raybatch.storage.file import REQUEST_BYTES, inside
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from airflow_provider_raybatch.storage.s3_store import new_store, s3_store
 
@@ -102,7 +101,7 @@ class _DiskStream(WriteStream):
         made = self._target.parent
         self._made = None if made == Path(place.uri) or made.exists() else made
         with local_errors("write", self._target):
-            durable.make_folder(self._target.parent)
+            local_files.make_folder(self._target.parent)
             self._file = self._scratch.open("wb")
 
     def _append(self, piece: bytes) -> None:
@@ -115,7 +114,7 @@ class _DiskStream(WriteStream):
             os.fsync(self._file.fileno())
             self._file.close()
             self._scratch.replace(self._target)
-            durable.sync_folder(self._target.parent)
+            local_files.sync_folder(self._target.parent)
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):  # what is still in its buffer may not fit on the disk either
@@ -123,7 +122,7 @@ class _DiskStream(WriteStream):
         with contextlib.suppress(OSError):
             self._scratch.unlink(missing_ok=True)
             if self._made is not None:
-                durable.remove_empty(self._made)
+                local_files.remove_empty(self._made)
 
 
 class _S3Stream(WriteStream):
@@ -158,7 +157,7 @@ class _S3Stream(WriteStream):
         from obstore import open_writer
 
         # Later pieces are gone once they are taken, so obstore itself repeats parts until the time is over.
-        limits = retry.RETRY_LIMITS
+        limits = errors.RETRY_LIMITS
         again = limits.repeats + int(limits.whole / limits.longest_pause)
         place, patient = self._place, replace(limits, repeat=limits.whole, repeats=again)
         if self._again is None:

@@ -21,7 +21,7 @@ from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from airflow_provider_raybatch.storage.retry import RetryLimits
+from airflow_provider_raybatch.storage.errors import RetryLimits
 from tests.support.s3_server import S3Server
 
 BRIEF = RetryLimits(connect=1, answer=0.1, repeat=0.1, whole=0.2, first_pause=0.01, longest_pause=0.05)

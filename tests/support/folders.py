@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.storage import retry
+from airflow_provider_raybatch.storage import errors
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import BRIEF, ONCE, Fault, FaultyS3, faulty
@@ -34,7 +34,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def fast_retries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
+def fast_retries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> errors.RetryLimits:
     """Retry S3 in the usual way, but with pauses a hundred times shorter.
 
     Only where S3 may never answer is its answer given up soon: on a busy machine, any is late.
@@ -42,29 +42,29 @@ def fast_retries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     given = getattr(request.node, "callspec", None)
     faults = {Fault.SILENT} if given is None else {given.params.get("fault", Fault.SILENT)}
     answer = 0.3 if faults & {Fault.SILENT, Fault.LOST_SILENT} else 30
-    short = retry.RetryLimits(
+    short = errors.RetryLimits(
         connect=1, answer=answer, repeat=5, whole=120, first_pause=0.01, longest_pause=0.1
     )
-    monkeypatch.setattr(retry, "RETRY_LIMITS", short)
+    monkeypatch.setattr(errors, "RETRY_LIMITS", short)
     return short
 
 
 @pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
+def brief(monkeypatch: pytest.MonkeyPatch) -> errors.RetryLimits:
     """Give up S3 soon."""
-    monkeypatch.setattr(retry, "RETRY_LIMITS", BRIEF)
+    monkeypatch.setattr(errors, "RETRY_LIMITS", BRIEF)
     return BRIEF
 
 
 @pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
+def once(monkeypatch: pytest.MonkeyPatch) -> errors.RetryLimits:
     """Ask S3 once, and wait as long as it takes."""
-    monkeypatch.setattr(retry, "RETRY_LIMITS", ONCE)
+    monkeypatch.setattr(errors, "RETRY_LIMITS", ONCE)
     return ONCE
 
 
 @pytest.fixture
-def proxy(s3_server: S3Server, fast_retries: retry.RetryLimits) -> Iterator[FaultyS3]:
+def proxy(s3_server: S3Server, fast_retries: errors.RetryLimits) -> Iterator[FaultyS3]:
     """A proxy before the S3 server, without faults at first."""
     with faulty(s3_server, slow=0.1) as proxy:
         yield proxy

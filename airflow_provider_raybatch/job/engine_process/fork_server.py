@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.storage.left_files import held_folder, own_prefix
+from airflow_provider_raybatch.storage.local_files import held_folder, own_prefix
 
 _PRELOADED = f"{__package__}.preloaded"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -32,9 +32,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.location import HubPath
 from airflow_provider_raybatch.contract.text import count_of, in_words, shown_uri
 from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener, untrusted
-from airflow_provider_raybatch.storage.entry import Entry
-from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.retry import RETRY_LIMITS
+from airflow_provider_raybatch.storage.errors import RETRY_LIMITS, StorageError
+from airflow_provider_raybatch.storage.file import Entry
 
 _LONGEST = 330.0
 """Seconds after which no new attempt is made: the hub's limits count requests of five minutes."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.file import Entry
 from airflow_provider_raybatch.storage.folder import ReadableFolder
 
 _STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"

@@ -26,8 +26,8 @@ from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub, refuse_source_out_of_reach
 from airflow_provider_raybatch.job.input.hugging_face import data_paths, saved_files
 from airflow_provider_raybatch.job.input.tables import Kinds, refuse_tables
-from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import RefusedError, StorageError, error_prefix
+from airflow_provider_raybatch.storage.file import Entry
 from airflow_provider_raybatch.storage.folder import LocalFolder, ReadableFolder, folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 

@@ -24,8 +24,8 @@ from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.content import real_format
 from airflow_provider_raybatch.job.input.hub import HubFolder
 from airflow_provider_raybatch.job.input.listing import SourceFile, open_place
-from airflow_provider_raybatch.storage.entry import REQUEST_BYTES, Entry, RangedFile
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.file import REQUEST_BYTES, Entry, RangedFile
 from airflow_provider_raybatch.storage.folder import LocalFolder, ReadableFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 

@@ -22,9 +22,8 @@ from airflow_provider_raybatch.job.input.plain_types import as_plain, without_vi
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.survey import Chunk, rows_of_bytes, text_start
 from airflow_provider_raybatch.job.input.text_rows import batch_lines, columns_in, csv_rows, json_rows
-from airflow_provider_raybatch.storage.checksum import checked_footer
-from airflow_provider_raybatch.storage.entry import RangedFile
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.file import RangedFile, checked_footer
 
 _KNOWN_FILES = 8
 """Files whose footer is kept; several chunks are read at the same time."""

@@ -24,8 +24,8 @@ from airflow_provider_raybatch.job.input.opening import open_file, with_content
 from airflow_provider_raybatch.job.input.plain_types import plain_schema
 from airflow_provider_raybatch.job.input.table import check_names
 from airflow_provider_raybatch.job.input.text_index import CELL_ROWS, LongRowError, index
-from airflow_provider_raybatch.storage.checksum import checked_footer
 from airflow_provider_raybatch.storage.errors import error_prefix
+from airflow_provider_raybatch.storage.file import checked_footer
 
 _THREADS = 16
 CARRIED_BYTES = 16 * 1024 * 1024

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.prompt_text import prompt_text
 from airflow_provider_raybatch.contract.text import count_of, shown_uri
 from airflow_provider_raybatch.job.input.json_types import STRING, TEXT, Kind, arrow_type, kind_of
-from airflow_provider_raybatch.storage.checksum import with_footer_checksum
+from airflow_provider_raybatch.storage.file import with_footer_checksum
 
 KINDS = b"raybatch.kinds"
 """Key of the kinds of all columns, as JSON, in a schema's metadata."""

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import ReadableFolder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 _LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
 _ICEBERG = "metadata"

@@ -34,7 +34,7 @@ from airflow_provider_raybatch.job.media.allowed import (
 from airflow_provider_raybatch.job.media.stores import object_version, read_file, read_object, read_url
 from airflow_provider_raybatch.job.row import Image, ImageError, Request, RowFailure
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.in_order import in_order
+from airflow_provider_raybatch.storage.file import in_order
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage

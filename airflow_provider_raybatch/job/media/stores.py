@@ -42,9 +42,13 @@ from airflow_provider_raybatch.job.media.allowed import (
     too_slow,
 )
 from airflow_provider_raybatch.job.row import ImageError
-from airflow_provider_raybatch.storage.entry import Entry
-from airflow_provider_raybatch.storage.errors import StorageError, is_of_one_object, local_errors
-from airflow_provider_raybatch.storage.retry import RETRY_LIMITS
+from airflow_provider_raybatch.storage.errors import (
+    RETRY_LIMITS,
+    StorageError,
+    is_of_one_object,
+    local_errors,
+)
+from airflow_provider_raybatch.storage.file import Entry
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _OVERLOADED = frozenset({408, 429, 502, 503, 504})

@@ -23,8 +23,8 @@ from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.planning.cluster_view import type_of
 from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR
 from airflow_provider_raybatch.job.planning.plan import ClusterView
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 
 @dataclass

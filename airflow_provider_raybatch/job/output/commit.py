@@ -53,8 +53,8 @@ from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.work import ParallelMap, in_sequence
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 _PART_BYTES = 128 * 1024 * 1024
 _LARGEST_RANGE_ROWS = 250_000

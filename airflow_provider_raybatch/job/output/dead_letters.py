@@ -21,8 +21,8 @@ from airflow_provider_raybatch.job.parts.ledger import RowMask, look_back
 from airflow_provider_raybatch.job.parts.part import FAILED_COLUMNS, Part, read_columns, with_failures
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 _FILE_BYTES = 16 * 1024 * 1024
 _ABOUT_TIME = frozenset({FailureClass.TIMEOUT, FailureClass.LIMIT_REACHED, FailureClass.CANCELLED})

@@ -22,10 +22,10 @@ from airflow_provider_raybatch.contract.submission import (
     parse_entry,
     run_number,
 )
-from airflow_provider_raybatch.storage.conditional import check_conditional_writes
 from airflow_provider_raybatch.storage.errors import TakenError, error_prefix
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
+from airflow_provider_raybatch.storage.operations import check_conditional_writes
 
 _RACES = 20
 

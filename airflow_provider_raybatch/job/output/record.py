@@ -21,10 +21,9 @@ from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.monitor.series import Series
-from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.file import Entry, in_order
 from airflow_provider_raybatch.storage.folder import Folder, ReadableFolder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 if TYPE_CHECKING:  # they import Ray, and records are read without
     from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress

@@ -16,8 +16,8 @@ from airflow_provider_raybatch.job.input.table import as_text, kinds_of
 from airflow_provider_raybatch.job.output.row_values import row_values
 from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes, tokens_of
 from airflow_provider_raybatch.job.parts.reading import read_part
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 _LARGEST_EXACT = 2**53
 """Larger whole numbers have no exact double."""

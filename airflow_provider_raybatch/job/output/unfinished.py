@@ -42,8 +42,8 @@ from airflow_provider_raybatch.job.parts.part import (
 )
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.tasks.registry import task_of
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 _MOST_OPENED = 64
 """Parts with failed rows that are opened to count these; of more, good and failed rows are in their names."""

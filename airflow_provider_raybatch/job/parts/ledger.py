@@ -15,9 +15,8 @@ import numpy.typing as npt
 from airflow_provider_raybatch.contract.layout import RECORD, REPORT_DATA, REPORT_PAGE
 from airflow_provider_raybatch.job.parts.part import Part, listed, outcomes
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError, read_part
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.file import Entry, in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 _READ_AT_ONCE = 4
 _NOTES = (RECORD, REPORT_PAGE, REPORT_DATA)

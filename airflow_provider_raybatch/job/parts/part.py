@@ -32,8 +32,7 @@ from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES, cumulated, por
 from airflow_provider_raybatch.job.request.key_array import KEY
 from airflow_provider_raybatch.job.row import SKIPPED, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.base import Task
-from airflow_provider_raybatch.storage.checksum import with_footer_checksum
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.file import Entry, with_footer_checksum
 from airflow_provider_raybatch.storage.folder import Folder
 
 Origin = Literal["generated", "carried", "stored", "duplicate"]

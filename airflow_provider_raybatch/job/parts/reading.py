@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import DAMAGED
-from airflow_provider_raybatch.storage.checksum import checked_footer
-from airflow_provider_raybatch.storage.entry import Entry, RangedFile
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.file import Entry, RangedFile, checked_footer
 from airflow_provider_raybatch.storage.folder import Folder
 
 _MOST_KEPT = 128 * 2**20

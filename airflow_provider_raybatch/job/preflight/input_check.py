@@ -39,7 +39,7 @@ from airflow_provider_raybatch.job.request.row_text import is_blank
 from airflow_provider_raybatch.job.row import NOT_ASKED, ImageError, Request, RowFailure
 from airflow_provider_raybatch.job.tasks import postprocess
 from airflow_provider_raybatch.job.tasks.registry import task_of
-from airflow_provider_raybatch.storage.in_order import in_order
+from airflow_provider_raybatch.storage.file import in_order
 
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.job.scheduling.messages import Begun
-from airflow_provider_raybatch.storage.left_files import FILE
+from airflow_provider_raybatch.storage.local_files import FILE
 
 _FREE = 0
 _ROWS = 1024

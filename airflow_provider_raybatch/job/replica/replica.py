@@ -36,7 +36,7 @@ from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
 from airflow_provider_raybatch.job.steps.columns import reader_of
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
-from airflow_provider_raybatch.storage import left_files
+from airflow_provider_raybatch.storage import local_files
 
 _POLL, _LONGEST_POLL = 0.1, 1.0
 """Seconds between two questions to the coordinator. Shorter polling starts replicas closer together, which
@@ -70,7 +70,7 @@ class Replica(ReplicaProcess):
         replicas: int = 1,
     ) -> None:
         set_environment(environment)
-        left_files.sweep()
+        local_files.sweep()
         self._poll = min(_LONGEST_POLL, max(_POLL, replicas / _POLLS_A_SECOND))
         self._actor = _actor()
         # In another container, process numbers begin anew.

@@ -26,7 +26,7 @@ from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.work import Stopwatch
-from airflow_provider_raybatch.storage.retry import RETRY_LIMITS
+from airflow_provider_raybatch.storage.errors import RETRY_LIMITS
 
 _TRIES = 3
 """A task's process may also end since its node is lost or has no memory left."""

@@ -19,8 +19,8 @@ from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.hits import NO_ANSWERS, CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 _COLUMNS = ["output", "paid_by", "origin"]
 _Places: TypeAlias = npt.NDArray[np.int64]

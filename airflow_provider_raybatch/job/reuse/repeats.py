@@ -35,8 +35,7 @@ from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Arrays, Partitions
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
 from airflow_provider_raybatch.job.work import Job
-from airflow_provider_raybatch.storage.checksum import checked, with_checksum
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.file import Entry, checked, with_checksum
 from airflow_provider_raybatch.storage.folder import Folder
 
 _NOTE = b"raybatch.search"

@@ -27,8 +27,8 @@ from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Entries
 from airflow_provider_raybatch.job.reuse.store.store import Emit, ResponseStore
 from airflow_provider_raybatch.job.tasks.base import Task
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder, folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 
 def folder_of_store(spec: ReuseArguments, credentials: AwsCredentials | None) -> Folder | None:

@@ -36,9 +36,8 @@ from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
 from airflow_provider_raybatch.job.reuse.store.data import StoredFile
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.work import Job, ParallelMap, work
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.file import Entry, in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 _MOST_KEYS = 20_000_000
 """Of 12 bytes each in the coordinator. What is beyond is asked again."""

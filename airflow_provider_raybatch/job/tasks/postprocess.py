@@ -28,8 +28,8 @@ from airflow_provider_raybatch.job.input.table import KINDS, as_parquet, kinds_o
 from airflow_provider_raybatch.job.request.render import load_function
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.tasks.base import with_failures
-from airflow_provider_raybatch.storage.checksum import checked, with_checksum
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.file import checked, with_checksum
 from airflow_provider_raybatch.storage.folder import Folder
 
 STEP = "postprocess"

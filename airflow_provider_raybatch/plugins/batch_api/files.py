@@ -36,7 +36,7 @@ from airflow_provider_raybatch.plugins.batch_api.transfers import InSlot
 from airflow_provider_raybatch.plugins.batch_api.upload import Upload, receive_upload
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import ReadableFolder
-from airflow_provider_raybatch.storage.names import check_no_links
+from airflow_provider_raybatch.storage.operations import check_no_links
 from airflow_provider_raybatch.storage.stream import write_stream
 
 _PIECE = 1024 * 1024

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.plugins.batch_api.errors import come_back
 from airflow_provider_raybatch.plugins.batch_api.new_batch import LONGEST_WINDOW
-from airflow_provider_raybatch.storage.in_order import in_order
+from airflow_provider_raybatch.storage.file import in_order
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 

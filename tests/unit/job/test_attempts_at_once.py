@@ -30,13 +30,13 @@ import json, random, sys, time
 from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.storage import retry
+from airflow_provider_raybatch.storage import errors
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support.publishing import commit_only, part
 from tests.support.specs import submitted
 
-retry.RETRY_LIMITS = retry.RetryLimits(answer=0.5, repeat=5, whole=30, first_pause=0.01, longest_pause=0.1)
+errors.RETRY_LIMITS = errors.RetryLimits(answer=0.5, repeat=5, whole=30, first_pause=0.01, longest_pause=0.1)
 number, url = int(sys.argv[1]), sys.argv[2]
 key = AwsCredentials(
     aws_access_key_id=SecretStr("key"), aws_secret_access_key=SecretStr("secret"), endpoint_url=url or None

@@ -14,10 +14,9 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.report import Report
-from airflow_provider_raybatch.storage import retry
-from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage import errors
+from airflow_provider_raybatch.storage.errors import RetryLimits, StorageError
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.retry import RetryLimits
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import ONCE, Fault, FaultyS3, after, by_seed
 from tests.support.published import ROWS, published
@@ -92,7 +91,7 @@ def test_a_store_that_fails_often_costs_time_only(
 def test_outage_at_any_call_leaves_all_or_nothing(
     healthy: S3Folder, proxy: FaultyS3, source: str, monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int
 ) -> None:
-    monkeypatch.setattr(retry, "RETRY_LIMITS", ONCE)
+    monkeypatch.setattr(errors, "RETRY_LIMITS", ONCE)
     attempt(S3Folder(healthy.bucket, "whole", proxy.api.credentials), 0, source)
     calls = len(proxy.calls)
     for number in range(0, calls, step):

@@ -18,8 +18,7 @@ from airflow_provider_raybatch.job.phases import publishing
 from airflow_provider_raybatch.job.reuse.response_store import ResponseStore
 from airflow_provider_raybatch.job.reuse.store import compaction
 from airflow_provider_raybatch.job.run.launch import Launch
-from airflow_provider_raybatch.storage.errors import StorageError, TakenError
-from airflow_provider_raybatch.storage.retry import RetryLimits
+from airflow_provider_raybatch.storage.errors import RetryLimits, StorageError, TakenError
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.documents import blocks
 from tests.support.poor_s3 import IF_NONE_MATCH, PoorStore

@@ -17,8 +17,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.monitor import served_batch
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
-from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import TakenError
+from airflow_provider_raybatch.storage.file import Entry
 
 from .memory import Memory
 

@@ -13,9 +13,8 @@ from typing import IO, BinaryIO
 
 import pytest
 
-from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
-from airflow_provider_raybatch.storage.in_order import in_order
+from airflow_provider_raybatch.storage.file import Entry, in_order
 
 
 def nothing(call: str) -> None:

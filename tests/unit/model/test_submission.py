@@ -16,7 +16,7 @@ import pytest
 from obstore.exceptions import GenericError
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.storage import retry
+from airflow_provider_raybatch.storage import errors
 
 from .events import EVENTS
 from .exploring import thorough
@@ -82,7 +82,7 @@ def test_threads_of_other_tests_do_not_change_a_world(make: Maker) -> None:
             raise GenericError("reset by peer")
 
     with ThreadPoolExecutor(1) as others:
-        others.submit(retry.with_retries, answer, "read", "s3://b/k").result(60)
+        others.submit(errors.with_retries, answer, "read", "s3://b/k").result(60)
     assert (world.clock.time(), answers) == (before, [])
     world.ends_well()
     assert (world.steps, world.clock.time()) == (undisturbed.steps, undisturbed.clock.time())

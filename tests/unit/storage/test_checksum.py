@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.storage.checksum import (
+from airflow_provider_raybatch.storage.file import (
     checked,
     checked_footer,
     with_checksum,

@@ -13,10 +13,9 @@ from typing import NoReturn
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.storage.conditional import check_conditional_writes
-from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.errors import RetryLimits, StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
-from airflow_provider_raybatch.storage.retry import RetryLimits
+from airflow_provider_raybatch.storage.operations import check_conditional_writes
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3, first
 from tests.support.poor_s3 import IF_MATCH, IF_NONE_MATCH, PoorStore

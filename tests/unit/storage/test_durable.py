@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
-from airflow_provider_raybatch.storage import durable
+from airflow_provider_raybatch.storage import local_files
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.stream import write_stream
@@ -117,4 +117,4 @@ def test_a_file_system_without_folder_syncs(
 def test_a_missing_folder_needs_no_sync(disk: LocalFolder) -> None:
     disk.sync("nowhere")
     with pytest.raises(FileNotFoundError):
-        durable.sync_folder(Path(disk.root, "nowhere"))
+        local_files.sync_folder(Path(disk.root, "nowhere"))

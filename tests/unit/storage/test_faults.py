@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.storage import retry
+from airflow_provider_raybatch.storage import errors
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import OF_ANY_CALL, Fault, FaultyS3, after, first
@@ -78,7 +78,7 @@ def test_a_file_is_uploaded_again_from_its_beginning(
     place: S3Folder, proxy: FaultyS3, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a call that is made again as a whole, since obstore itself gives up."""
-    monkeypatch.setattr(retry, "RETRY_LIMITS", dataclasses.replace(retry.RETRY_LIMITS, repeats=0))
+    monkeypatch.setattr(errors, "RETRY_LIMITS", dataclasses.replace(errors.RETRY_LIMITS, repeats=0))
     proxy.choose = lambda call: fault if "partNumber" in call.target and not proxy.faults else None
     place.write("x", io.BytesIO(2 * LARGE))
     assert proxy.faults == {fault: 1}
@@ -96,7 +96,7 @@ def test_the_last_call_of_a_large_upload_may_be_lost(place: S3Folder, proxy: Fau
 
 
 def test_half_an_upload_is_not_seen(
-    healthy: S3Folder, place: S3Folder, proxy: FaultyS3, once: retry.RetryLimits
+    healthy: S3Folder, place: S3Folder, proxy: FaultyS3, once: errors.RetryLimits
 ) -> None:
     proxy.choose = lambda call: Fault.ERROR_503 if "partNumber=2" in call.target else None
     with pytest.raises(StorageError):
@@ -107,7 +107,7 @@ def test_half_an_upload_is_not_seen(
 
 
 def test_no_call_takes_longer_than_documented() -> None:
-    limits = retry.RetryLimits()
+    limits = errors.RetryLimits()
     assert limits.whole + limits.repeat + limits.answer == 300
     assert limits.connect <= limits.answer <= limits.repeat <= limits.whole
 
@@ -133,7 +133,7 @@ class TestCreate:
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("fault", [Fault.ERROR_503, Fault.SILENT, Fault.CUT_REQUEST])
 def test_a_store_that_is_down_is_one_sentence(
-    place: S3Folder, proxy: FaultyS3, brief: retry.RetryLimits, operation: str, fault: Fault
+    place: S3Folder, proxy: FaultyS3, brief: errors.RetryLimits, operation: str, fault: Fault
 ) -> None:
     proxy.choose = after(0, fault)
     with pytest.raises(StorageError) as caught:
@@ -151,7 +151,7 @@ def test_a_store_that_is_down_is_one_sentence(
 def test_a_read_that_fails_later_on_is_a_storage_error(
     place: S3Folder, proxy: FaultyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "RETRY_LIMITS", retry.RetryLimits(whole=0, repeat=0, repeats=0))
+    monkeypatch.setattr(errors, "RETRY_LIMITS", errors.RetryLimits(whole=0, repeat=0, repeats=0))
     with place.open("large") as stream:
         proxy.choose = after(0, Fault.ERROR_500)
         with pytest.raises(StorageError, match="InternalError") as caught:

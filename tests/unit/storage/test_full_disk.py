@@ -75,7 +75,7 @@ from pathlib import Path
 import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.layout import ASKED, REPEATS, RECORD, REPORT_DATA, REPORT_PAGE
-from airflow_provider_raybatch.storage.checksum import checked
+from airflow_provider_raybatch.storage.file import checked
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.published import ROWS, published
 from tests.support.whole_job import attempt, without_cluster

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.storage import left_files
-from airflow_provider_raybatch.storage.left_files import FILE, held_folder, own_prefix, sweep
+from airflow_provider_raybatch.storage import local_files
+from airflow_provider_raybatch.storage.local_files import FILE, held_folder, own_prefix, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_shared_memory_goes_unless_its_folder_is_held(
 ) -> None:
     shared = tmp_path / "shm"
     shared.mkdir()
-    monkeypatch.setattr(left_files, "_SHARED_MEMORY", shared)
+    monkeypatch.setattr(local_files, "_SHARED_MEMORY", shared)
     left, held = in_another_process("SIGKILL"), held_folder()
     theirs = [shared / f"{own_prefix(left)}12ab", shared / f"sem.{own_prefix(left)}-x"]
     others = [shared / f"{own_prefix(held)}12ab", shared / "psm_12345678", shared / "sem.mp-x"]
@@ -83,11 +83,11 @@ def test_a_folder_of_another_node_stays(tmp_path: Path, monkeypatch: pytest.Monk
     with monkeypatch.context() as there:
         boot = tmp_path / "boot_id"
         boot.write_text("zzzz-another-boot")
-        there.setattr(left_files, "_BOOT", boot, raising=False)
-        there.setattr(left_files, "_is_held", lambda path: False)
+        there.setattr(local_files, "_BOOT", boot, raising=False)
+        there.setattr(local_files, "_is_held", lambda path: False)
         sweep()
         assert path.exists()
-    monkeypatch.setattr(left_files, "_is_held", lambda path: False)
+    monkeypatch.setattr(local_files, "_is_held", lambda path: False)
     sweep()
     assert not path.exists()
 

@@ -5,7 +5,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
-from airflow_provider_raybatch.storage.names import first_names
+from airflow_provider_raybatch.storage.operations import first_names
 
 
 def test_names_are_listed_in_order_from_any_on(folder: Folder) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.storage import retry, s3_store
-from airflow_provider_raybatch.storage.entry import REQUEST_BYTES
+from airflow_provider_raybatch.storage import errors, s3_store
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.file import REQUEST_BYTES
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from airflow_provider_raybatch.storage.stream import write_stream
@@ -138,7 +138,7 @@ def test_a_killed_writer_leaves_nothing_visible(folder: Folder, s3_server: S3Ser
 @pytest.fixture
 def place(proxy: FaultyS3, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Folder:
     # On a busy machine, a part takes longer than the small requests of other tests.
-    monkeypatch.setattr(retry, "RETRY_LIMITS", dataclasses.replace(retry.RETRY_LIMITS, answer=3))
+    monkeypatch.setattr(errors, "RETRY_LIMITS", dataclasses.replace(errors.RETRY_LIMITS, answer=3))
     return S3Folder(s3_server.new_bucket(), "out", proxy.api.credentials)
 
 
@@ -188,7 +188,9 @@ def test_another_writers_object_is_not_taken_for_the_own(place: S3Folder, proxy:
 def test_s3_that_stays_down_ends_the_write(
     place: S3Folder, proxy: FaultyS3, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(retry, "RETRY_LIMITS", dataclasses.replace(retry.RETRY_LIMITS, whole=0.5, repeats=3))
+    monkeypatch.setattr(
+        errors, "RETRY_LIMITS", dataclasses.replace(errors.RETRY_LIMITS, whole=0.5, repeats=3)
+    )
     proxy.choose = after(number, Fault.ERROR_503)
     with pytest.raises(StorageError) as caught:
         write(place)
@@ -199,9 +201,9 @@ def test_s3_that_stays_down_ends_the_write(
 
 @pytest.mark.slow
 def test_a_failed_part_aborts_the_upload(place: S3Folder, proxy: FaultyS3) -> None:
-    limits = dataclasses.replace(retry.RETRY_LIMITS, whole=0, repeats=0)
+    limits = dataclasses.replace(errors.RETRY_LIMITS, whole=0, repeats=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "RETRY_LIMITS", limits)
+        patch.setattr(errors, "RETRY_LIMITS", limits)
         proxy.choose = first(Fault.ERROR_500, 1, "PUT")
         with pytest.raises(StorageError, match="InternalError"):
             write(place, pieces=PIECES * 3)
@@ -227,7 +229,7 @@ def test_slow_s3_makes_the_writer_wait(place: S3Folder, proxy: FaultyS3) -> None
 
     proxy.choose = hold
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "RETRY_LIMITS", dataclasses.replace(retry.RETRY_LIMITS, answer=250))
+        patch.setattr(errors, "RETRY_LIMITS", dataclasses.replace(errors.RETRY_LIMITS, answer=250))
         writer = threading.Thread(target=run)
         writer.start()
         seen = -1

@@ -37,9 +37,8 @@ from airflow_provider_raybatch.job.reuse.store.segment import (
     by_key,
     concat,
 )
-from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.file import Entry, in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 GRACE = 24 * 3600.0
 """Seconds; see above."""

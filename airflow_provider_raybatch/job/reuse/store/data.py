@@ -31,7 +31,7 @@ from airflow_provider_raybatch.job.reuse.store.files import (
 )
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Int
-from airflow_provider_raybatch.storage.entry import Entry, RangedFile
+from airflow_provider_raybatch.storage.file import Entry, RangedFile
 from airflow_provider_raybatch.storage.folder import Folder
 
 ROWS_PER_FILE = 65_536

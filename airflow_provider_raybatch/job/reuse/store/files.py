@@ -12,11 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_INDEX
-from airflow_provider_raybatch.storage.checksum import checked_footer
-from airflow_provider_raybatch.storage.entry import Entry, RangedFile
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.file import Entry, RangedFile, checked_footer, in_order
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.in_order import in_order
 
 _DATA_FILE = re.compile(rf"{STORE_DATA}/([^/]+)/(\d{{10}})\d{{5,}}\.parquet")
 AT_ONCE = 8

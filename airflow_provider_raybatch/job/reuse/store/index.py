@@ -19,8 +19,8 @@ from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Half, Keys
 from airflow_provider_raybatch.job.reuse.store.files import FileChangedError, reading, usable
 from airflow_provider_raybatch.job.reuse.store.segment import Entries, Int, Segment, concat
-from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.file import Entry
 from airflow_provider_raybatch.storage.folder import Folder
 
 _LISTINGS = 50

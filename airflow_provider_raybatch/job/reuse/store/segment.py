@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Keys
 from airflow_provider_raybatch.job.reuse.store.files import paid_by, parquet_file
-from airflow_provider_raybatch.storage.entry import Entry, RangedFile
+from airflow_provider_raybatch.storage.file import Entry, RangedFile
 from airflow_provider_raybatch.storage.folder import Folder
 
 ROWS_PER_GROUP = 65_536

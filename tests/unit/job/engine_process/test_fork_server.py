@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from airflow_provider_raybatch.job.engine_process import fork_server
-from airflow_provider_raybatch.storage.left_files import own_prefix, sweep
+from airflow_provider_raybatch.storage.local_files import own_prefix, sweep
 
 # The children ask for spawn, as vLLM does; the grandchild is started by the child.
 SCRIPT = """

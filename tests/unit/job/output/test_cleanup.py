@@ -12,8 +12,8 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.submission import JournalEntry, Published
 from airflow_provider_raybatch.job.output.cleanup import SCRATCH_AGE, collect, unpublished
 from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.storage.errors import RetryLimits
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
-from airflow_provider_raybatch.storage.retry import RetryLimits
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.publishing import commit_only, failure, part, response, rows_of

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.submission import new_run_token
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
-from airflow_provider_raybatch.storage import retry
+from airflow_provider_raybatch.storage import errors
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -75,8 +75,8 @@ def test_without_a_dataset_there_is_no_copy(folder: Folder) -> None:
 def test_newer_writer_in_s3_before_each_call(
     s3_server: S3Server, proxy: FaultyS3, monkeypatch: pytest.MonkeyPatch, before: int, calls: int
 ) -> None:
-    patient = replace(retry.RETRY_LIMITS, answer=60)  # calls are counted, so a slow one may not be repeated
-    monkeypatch.setattr(retry, "RETRY_LIMITS", patient)
+    patient = replace(errors.RETRY_LIMITS, answer=60)  # calls are counted, so a slow one may not be repeated
+    monkeypatch.setattr(errors, "RETRY_LIMITS", patient)
     for stops in itertools.count():
         bucket = s3_server.new_bucket()
         direct = S3Folder(bucket, "out", s3_server.credentials)

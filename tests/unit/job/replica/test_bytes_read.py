@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.replica import prefetcher
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
-from airflow_provider_raybatch.storage.entry import REQUEST_BYTES, Entry, RangedFile
+from airflow_provider_raybatch.storage.file import REQUEST_BYTES, Entry, RangedFile
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support import replicas as replicas_module
 from tests.support.replicas import Place, in_buckets, lines, until, work

@@ -25,8 +25,8 @@ from airflow_provider_raybatch.job.scheduling.messages import (
     no_rows,
 )
 from airflow_provider_raybatch.job.work import Done
-from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.file import Entry
 from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.replicas import Board, eventually
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.storage.checksum import with_footer_checksum
+from airflow_provider_raybatch.storage.file import with_footer_checksum
 from tests.support.responses import Shop, indexed, sorted_keys, stored, table
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.reuse.store import data, segment
+from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from airflow_provider_raybatch.storage.in_order import in_order
 from tests.support.responses import Faulty, Shop, sorted_keys, stored, table
 
 
