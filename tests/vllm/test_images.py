@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.engine import vllm_compat_media
+from airflow_provider_raybatch.job.engine import vllm_compat_models
 from airflow_provider_raybatch.job.media.load import Loaded
 from airflow_provider_raybatch.job.row import IMAGE_PART, Request, RowFailure
 from tests.support.pictures import Pixels, asking_about, images, picture
@@ -126,9 +126,10 @@ def test_answers_are_those_of_llm_chat(engine: Any, llm: Any) -> None:
 def test_two_requests_at_once_have_processors_of_their_own(engine: Any) -> None:
     """Which give the same; neither's tokenizer, which two threads can't share, is the other's."""
     (encoded,) = engine.encode([asking_about("red fox")])
-    each = engine._renderer, vllm_compat_media.with_own_processor(engine._renderer)
+    each = engine._renderer, vllm_compat_models.with_own_processor(engine._renderer)
     theirs = [one.mm_processor.info.get_hf_processor() for one in each]
-    made = [vllm_compat_media.engine_input(one, encoded.asked.ids, [noise(random.Random(7))]) for one in each]
+    ids, picture = encoded.asked.ids, noise(random.Random(7))
+    made = [vllm_compat_models.engine_input(one, ids, [picture]) for one in each]
     for part in "tokenizer", "image_processor":
         assert getattr(theirs[0], part) is not getattr(theirs[1], part)
     assert made[0]["prompt_token_ids"] == made[1]["prompt_token_ids"]
@@ -153,7 +154,7 @@ def test_a_processor_that_shares_a_part_is_not_used_twice(
 
     monkeypatch.setattr(info, "get_hf_processor", sharing)
     with pytest.raises(TypeError, match=type(shared).__name__):
-        vllm_compat_media.with_own_processor(renderer)
+        vllm_compat_models.with_own_processor(renderer)
 
 
 def test_a_picture_decides_the_answer(engine: Any) -> None:

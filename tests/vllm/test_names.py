@@ -69,7 +69,7 @@ def test_what_no_engine_of_these_tests_shows() -> None:
     from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
     from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
-    from airflow_provider_raybatch.job.engine.vllm_compat_lora import lora_ranks
+    from airflow_provider_raybatch.job.engine.vllm_compat_models import lora_ranks
 
     assert isinstance(inspect.getattr_static(AsyncLLM, "errored"), property)
     assert parameters(CoreEngineProcManager.finished_procs) == {"self"}
@@ -105,7 +105,7 @@ def test_signatures_of_pooling() -> None:
 
 def test_pooling_has_a_task_always() -> None:
     """Without one, vLLM silently gives a vector for each token."""
-    from airflow_provider_raybatch.job.engine.vllm_compat_pooling import pooling_params
+    from airflow_provider_raybatch.job.engine.vllm_compat_models import pooling_params
 
     made = pooling_params("embed", {"dimensions": 2, "use_activation": False})
     assert (made.task, made.dimensions, made.use_activation) == ("embed", 2, False)

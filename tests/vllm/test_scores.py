@@ -81,7 +81,7 @@ def test_scores_are_those_of_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Without token types they would be others, and vLLM says nothing."""
     from vllm import LLM
 
-    from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
+    from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models
     from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
 
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one more process takes half a minute
@@ -96,11 +96,11 @@ def test_scores_are_those_of_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def scores(seconds: list[int | None]) -> Any:
         made = llm.encode(
             [vllm_compat.as_tokens(pair.ids) for pair in pairs],
-            pooling_params=[vllm_compat_pooling.pooling_params("score", {}, second) for second in seconds],
+            pooling_params=[vllm_compat_models.pooling_params("score", {}, second) for second in seconds],
             pooling_task="classify",
             use_tqdm=False,
         )
-        return np.array([vllm_compat_pooling.pooled(one)[0] for one in made])
+        return np.array([vllm_compat_models.pooled(one)[0] for one in made])
 
     assert np.abs(scores([pair.second for pair in pairs]) - theirs).max() < 1e-5
     assert np.abs(scores([None] * len(pairs)) - theirs).max() > 1e-2

@@ -25,7 +25,7 @@ from airflow_provider_raybatch.contract.arguments.engine import is_on_hub, revis
 from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of, hex_digest
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.storage.folder import folder
@@ -85,7 +85,7 @@ class EngineAdapters:
                 f"adapters: {location!r} is copied to one node, and a replica of this job has several; give "
                 "a folder that all nodes see."
             )
-        return vllm_compat_lora.lora_request(
+        return vllm_compat_models.lora_request(
             content, self._numbers.setdefault(content, len(self._numbers) + 1), folder
         )
 
@@ -102,7 +102,7 @@ class EngineAdapters:
                 f"adapters: vLLM can't load {name!r} from {request.lora_path!r} ({short(error)})."
             ) from error
         self._loaded.add(request.lora_int_id)
-        found = await vllm_compat_lora.fits(llm, request.lora_int_id)
+        found = await vllm_compat_models.fits(llm, request.lora_int_id)
         if problem := _misfit(found):
             raise PreflightError(f"adapters: {name!r} {problem}.")
         if notice := _notice(found):
@@ -112,7 +112,7 @@ class EngineAdapters:
 def _misfit(found: Sequence[Mapping[str, Sequence[str]]]) -> str:
     """Why an adapter would not answer as it was trained; empty if it does, as far as is known.
 
-    :param found: see :func:`~airflow_provider_raybatch.job.engine.vllm_compat_lora.fits`.
+    :param found: see :func:`~airflow_provider_raybatch.job.engine.vllm_compat_models.fits`.
     """
     if not found:
         return ""

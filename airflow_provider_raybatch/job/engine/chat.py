@@ -13,8 +13,8 @@ from airflow_provider_raybatch.contract.arguments.engine import ModelArguments
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import most_prompt_tokens, overlong
-from airflow_provider_raybatch.job.engine.image_prompts import ImagePrompts
-from airflow_provider_raybatch.job.engine.token_ids import check_token_ids, within
+from airflow_provider_raybatch.job.engine.images import ImagePrompts
+from airflow_provider_raybatch.job.engine.request_values import check_token_ids, within
 from airflow_provider_raybatch.job.request.messages import text_of
 from airflow_provider_raybatch.job.request.row_text import shortened
 from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, special_tokens_of

@@ -28,17 +28,18 @@ from airflow_provider_raybatch.job.engine.base import (
     overlong,
     too_long,
 )
-from airflow_provider_raybatch.job.engine.echo_args import EchoSampling, check_echo, parsed
-from airflow_provider_raybatch.job.engine.echo_pooling import EchoPooling, texts_of
-from airflow_provider_raybatch.job.engine.echo_tools import (
+from airflow_provider_raybatch.job.engine.echo_answers import (
+    EchoPooling,
     EchoReasoning,
     EchoTools,
     fitting,
     seen_in,
+    texts_of,
     with_logprobs,
 )
+from airflow_provider_raybatch.job.engine.echo_args import EchoSampling, check_echo, parsed
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
-from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, response_of
+from airflow_provider_raybatch.job.engine.text_encoder import TextChunk, response_of
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_values
 from airflow_provider_raybatch.job.request.row_text import shortened
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure

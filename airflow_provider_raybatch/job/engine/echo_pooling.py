@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import too_long
-from airflow_provider_raybatch.job.engine.text_chunks import TextChunk, excerpt, spans
+from airflow_provider_raybatch.job.engine.text_encoder import TextChunk, excerpt, spans
 from airflow_provider_raybatch.job.request.messages import pair_of, text_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 

@@ -22,7 +22,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.arguments.sampling import LOGPROBS, are_asked
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.engine.sampling_values import whole_number
+from airflow_provider_raybatch.job.engine.request_values import whole_number
 
 _HARMLESS = frozenset({
     "frequency_penalty", "max_tokens", "min_p", "n", "presence_penalty", "repetition_penalty", "seed",

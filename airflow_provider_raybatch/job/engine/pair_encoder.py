@@ -10,16 +10,16 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models
 from airflow_provider_raybatch.job.engine.base import too_long
 from airflow_provider_raybatch.job.engine.chat import of_each
+from airflow_provider_raybatch.job.engine.request_values import within
 from airflow_provider_raybatch.job.engine.text_encoder import (
     ChunkEncoder,
     ListEncoder,
     TextEncoder,
     text_encoder,
 )
-from airflow_provider_raybatch.job.engine.token_ids import within
 from airflow_provider_raybatch.job.request.messages import DOCUMENT, QUERY, pair_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
@@ -175,4 +175,4 @@ def pooling_encoder(
         kind = ListEncoder if spec.asks_by_lines else TextEncoder
         return text_encoder(spec, tokenizer, config, renderer, kind)
     size = vllm_compat.vocabulary_size(config)
-    return PairEncoder(spec, tokenizer, size, vllm_compat_pooling.separates_pairs(config))
+    return PairEncoder(spec, tokenizer, size, vllm_compat_models.separates_pairs(config))

@@ -20,16 +20,14 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_media, vllm_compat_parsers
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models, vllm_compat_parsers
 from airflow_provider_raybatch.job.engine.adapters import EngineAdapters
 from airflow_provider_raybatch.job.engine.base import EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.chat import chat_encoder
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated, LogprobReader
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
-from airflow_provider_raybatch.job.engine.image_processors import ImageProcessors
-from airflow_provider_raybatch.job.engine.image_prompts import wrong_number
-from airflow_provider_raybatch.job.engine.reasoning import ReasoningSplitter
-from airflow_provider_raybatch.job.engine.tools import ToolCaller
+from airflow_provider_raybatch.job.engine.images import ImageProcessors, wrong_number
+from airflow_provider_raybatch.job.engine.response_parsers import ReasoningSplitter, ToolCaller
 from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
 from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm, sizes_of
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
@@ -183,7 +181,7 @@ class VllmEngine(StartedVllm):
             return wrong_number(len(pixels), encoded.places)
         try:
             with self._processors.one() as renderer:
-                prompt = vllm_compat_media.engine_input(renderer, asked.ids, pixels)
+                prompt = vllm_compat_models.engine_input(renderer, asked.ids, pixels)
         except Exception as error:  # vLLM's, or of a model's processor
             return RowFailure.of("media", error)
         ids = prompt["prompt_token_ids"]
@@ -240,7 +238,7 @@ class VllmEngine(StartedVllm):
     @functools.cached_property
     def _vocabulary(self) -> Vocabulary:
         encode = functools.partial(self._tokenizer.encode, add_special_tokens=False)
-        texts = vllm_compat.token_texts(self._tokenizer)
+        texts = vllm_compat_parsers.token_texts(self._tokenizer)
         return Vocabulary(texts, encode, lambda ids: self._detokenizer.decode([Generated((), ids, None)])[0])
 
     async def generate(self, encoded: Any) -> Any:

@@ -18,9 +18,9 @@ from airflow_provider_raybatch.contract.arguments.vllm_sampling import OTHER_SYS
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models, vllm_compat_parsers
 from airflow_provider_raybatch.job.engine.gpu import memory_of_own_gpu
-from airflow_provider_raybatch.job.engine.sampling_values import tidied
+from airflow_provider_raybatch.job.engine.request_values import tidied
 from airflow_provider_raybatch.job.failures.diagnosis import reason_of
 from airflow_provider_raybatch.job.planning.gpu_share import UTILIZATION, utilization_of
 from airflow_provider_raybatch.job.request.json_schema import check_schema
@@ -66,7 +66,7 @@ def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str
     if spec.reasoning_parser:
         defaults["reasoning_parser"] = spec.reasoning_parser  # thinking_token_budget wants it there
     if spec.engine_args.get("enable_lora"):
-        defaults["worker_extension_cls"] = vllm_compat_lora.FIT_CLASS
+        defaults["worker_extension_cls"] = vllm_compat_models.FIT_CLASS
     if vllm_compat.is_on_cpu():
         defaults.update(cpu_defaults(spec.model, spec.engine_args))
     return {**{name: value for name, value in defaults.items() if name in known}, **spec.engine_args}
@@ -125,7 +125,7 @@ def sampling_params(values: Mapping[str, Any], of_schema: str = _OF_SCHEMA) -> A
     check_sampling_names(values, of_schema)
     try:
         given = tidied(values, SamplingParams.__annotations__)
-        for name, kind in vllm_compat.sampling_objects().items():
+        for name, kind in vllm_compat_parsers.sampling_objects().items():
             if isinstance(given.get(name), Mapping):
                 _check_names(f"sampling: {name}", given[name], inspect.signature(kind).parameters)
                 given[name] = kind(**given[name])

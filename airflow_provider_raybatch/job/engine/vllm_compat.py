@@ -13,7 +13,6 @@ import copy
 import functools
 import importlib
 import importlib.util
-import json
 import logging
 import os
 import re
@@ -237,58 +236,6 @@ def fields_of(source: str, classes: Collection[str]) -> frozenset[str]:
     )
 
 
-def sampling_objects() -> dict[str, Any]:
-    """The dataclasses of those parameters of ``SamplingParams`` that are objects, by name."""
-    from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
-
-    return {
-        "structured_outputs": StructuredOutputsParams,
-        "repetition_detection": RepetitionDetectionParams,
-    }
-
-
-def compile_structured(params: Any, backend: str) -> None:
-    """Compile a constraint; `auto` tries xgrammar, then guidance.
-
-    :param backend: of the engine's `structured_outputs_config`; backends other than these are not checked.
-    :raises Exception: of the grammar libraries; the constraint does not compile.
-    """
-    from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
-    from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
-
-    if backend == "xgrammar":
-        validate_xgrammar_grammar(params)
-    elif backend == "guidance":
-        validate_guidance_grammar(params, tokenizer=None)
-    elif backend == "auto":
-        try:
-            validate_xgrammar_grammar(params)
-        except Exception:  # the libraries raise classes of their own
-            validate_guidance_grammar(params, tokenizer=None)
-
-
-def takes_structured(params: Any, backend: str, tokenizer: Any) -> bool:
-    """Whether vLLM could choose this backend for a constraint.
-
-    :param params: vLLM writes into them.
-    :param backend: xgrammar or guidance.
-    """
-    from vllm.v1.structured_output.backend_guidance import has_guidance_unsupported_json_features
-
-    schema = params.structured_outputs.json
-    if backend == "guidance":
-        if not getattr(tokenizer, "is_tekken", True):  # guidance knows only Mistral's newer tokenizers
-            return False
-        schema = json.loads(schema) if isinstance(schema, str) else schema
-        if schema and has_guidance_unsupported_json_features(schema):
-            return False
-    try:
-        compile_structured(params, backend)
-    except Exception:
-        return False
-    return True
-
-
 def load_tokenizer(name: str, **options: Any) -> Any:
     """The tokenizer as vLLM loads it.
 
@@ -297,31 +244,6 @@ def load_tokenizer(name: str, **options: Any) -> Any:
     from vllm.tokenizers import get_tokenizer
 
     return get_tokenizer(name, **options)
-
-
-def token_texts(tokenizer: Any) -> list[bytes]:
-    """The bytes of each token of a Hugging Face tokenizer, as the grammars of structured output see them.
-
-    A special token has none. The list is empty for a tokenizer that the grammars don't know.
-    """
-    try:
-        import xgrammar
-
-        found = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
-        texts = list(found.decoded_vocab)
-    except Exception:  # a library of vLLM's, and any kind of tokenizer
-        return []
-    special = {*found.special_token_ids, *found.stop_token_ids, *tokenizer.all_special_ids}
-    return [b"" if number in special else text for number, text in enumerate(texts)]
-
-
-def ends_grammars(tokenizer: Any) -> bool:
-    """Whether a tokenizer has a token that ends a response under a grammar."""
-    if getattr(tokenizer, "eos_token_id", None) is not None:
-        return True
-    import xgrammar  # which finds the common ones by their texts
-
-    return bool(xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer)).stop_token_ids)
 
 
 def is_on_cpu() -> bool:

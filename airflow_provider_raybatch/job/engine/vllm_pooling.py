@@ -13,11 +13,10 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.engine.pair_encoder import Pair, Pairs, pooling_encoder
-from airflow_provider_raybatch.job.engine.text_chunks import failure_of, response_of
-from airflow_provider_raybatch.job.engine.text_encoder import Chunks
+from airflow_provider_raybatch.job.engine.text_encoder import Chunks, failure_of, response_of
 from airflow_provider_raybatch.job.engine.vllm_started import StartedVllm, sizes_of
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
@@ -56,7 +55,7 @@ class VllmPoolingEngine(StartedVllm):
         model, sizes = config.model_config, sizes_of(config)
         self._context = int(model.max_model_len)
         classifies = spec.model_task == "classify"
-        self._labels = vllm_compat_pooling.labels_of(model) if classifies else None
+        self._labels = vllm_compat_models.labels_of(model) if classifies else None
         renderer = vllm_compat.renderer_of(self._llm)
         self._encoder = pooling_encoder(spec, self._llm.get_tokenizer(), model, renderer)
         self._room = asyncio.Semaphore(_PIECES_AHEAD * sizes["max_num_seqs"])
@@ -67,8 +66,8 @@ class VllmPoolingEngine(StartedVllm):
 
         :raises PreflightError: the model can't do the job's task.
         """
-        can = await vllm_compat_pooling.supported_tasks(self._llm)
-        if vllm_compat_pooling.TASKS[self._spec.model_task] not in can:
+        can = await vllm_compat_models.supported_tasks(self._llm)
+        if vllm_compat_models.TASKS[self._spec.model_task] not in can:
             raise PreflightError(
                 f"model: model_task {self._spec.model_task!r} needs another model: vLLM can use "
                 f"{self._spec.model!r} for {' and '.join(map(repr, can))} alone."
@@ -109,13 +108,13 @@ class VllmPoolingEngine(StartedVllm):
 
     async def _made(self, piece: Pair) -> _Made | RowFailure:
         task, values = self._spec.model_task, self._spec.pooling
-        params = vllm_compat_pooling.pooling_params(task, values, piece.second)
+        params = vllm_compat_models.pooling_params(task, values, piece.second)
         prompt = vllm_compat.as_tokens(piece.ids)
         final = await self._last(self._llm.encode(prompt, params, str(next(self._numbers))))
         if isinstance(final, RowFailure):
             return final
         try:
-            numbers = vllm_compat_pooling.pooled(final)
+            numbers = vllm_compat_models.pooled(final)
         except ValueError as error:
             return RowFailure.of("engine", error)
         return _Made(numbers, int(getattr(final, "num_cached_tokens", None) or 0))

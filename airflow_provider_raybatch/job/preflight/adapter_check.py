@@ -23,7 +23,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.step_specs import with_adapters
 from airflow_provider_raybatch.contract.text import hex_digest, json_digest, version_parts
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of, refuse_out_of_reach
 from airflow_provider_raybatch.job.preflight.model_loader import by_own_identity
@@ -234,7 +234,7 @@ def lora_arguments(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapt
         [one.rank for one in adapters.values()],
         max(one.size for one in adapters.values()),
         spec.engine_args,
-        vllm_compat_lora.lora_ranks(),
+        vllm_compat_models.lora_ranks(),
         vllm_compat.is_on_cpu(),
         vllm_compat.installed_version(),
     )

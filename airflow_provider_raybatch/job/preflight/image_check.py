@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.echo_args import check_echo
-from airflow_provider_raybatch.job.engine.image_prompts import ImagePrompts
+from airflow_provider_raybatch.job.engine.images import ImagePrompts
 from airflow_provider_raybatch.job.media.load import import_pillow
 from airflow_provider_raybatch.job.planning.model_shape import shape_of
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import hex_digest
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.job.engine.sampling_values import whole_number
+from airflow_provider_raybatch.job.engine.request_values import whole_number
 from airflow_provider_raybatch.job.preflight import model_check, model_version
 from airflow_provider_raybatch.job.preflight.adapter_check import check_adapters
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck

@@ -25,9 +25,9 @@ from airflow_provider_raybatch.job.engine.chat import (
     prints_the_date,
     template_of,
 )
-from airflow_provider_raybatch.job.engine.image_prompts import with_stand_ins
+from airflow_provider_raybatch.job.engine.images import with_stand_ins
 from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
-from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens
+from airflow_provider_raybatch.job.engine.request_values import absent_bos, check_token_ids, surplus_tokens
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.failures.public_reasons import refusal_by
 from airflow_provider_raybatch.job.planning.context_length import ContextLength

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat_parsers
-from airflow_provider_raybatch.job.engine.reasoning import BEGINS, ENDS, left_tags
+from airflow_provider_raybatch.job.engine.response_parsers import BEGINS, ENDS, left_tags
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.preflight.tool_check import no_parser
 from airflow_provider_raybatch.job.row import Request

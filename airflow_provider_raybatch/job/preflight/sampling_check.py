@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models, vllm_compat_parsers
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.preflight.model_look import GENERATES, wrong_task
 from airflow_provider_raybatch.job.row import Request
@@ -35,7 +35,7 @@ def check_sampling(spec: BatchInferenceSpec) -> Any:
     if structured is None:
         return params
     try:
-        vllm_compat.compile_structured(params, _grammar_backend(spec))
+        vllm_compat_parsers.compile_structured(params, _grammar_backend(spec))
     except Exception as error:  # the grammar libraries raise classes of their own
         typed = spec.response_schema
         asked = spec.sampling["structured_outputs"] if typed is None else typed
@@ -93,7 +93,8 @@ def _backends(structured: Mapping[str, Any], tokenizer: Any) -> set[str]:
             params = sampling_params({"structured_outputs": structured})
         except (ValueError, PreflightError):  # that row alone fails
             return set()
-        if params.structured_outputs is not None and vllm_compat.takes_structured(params, backend, tokenizer):
+        constrains = params.structured_outputs is not None
+        if constrains and vllm_compat_parsers.takes_structured(params, backend, tokenizer):
             found.add(backend)
     return found
 
@@ -111,14 +112,14 @@ def check_pooling(spec: BatchInferenceSpec, config: Any) -> None:
     problem = wrong_task(spec.model_task, GENERATES) if vllm_compat.generates(config) else None
     if problem is not None:
         raise PreflightError(f"model: {spec.model!r} {problem}.")
-    labels = vllm_compat_pooling.label_count(config)
+    labels = vllm_compat_models.label_count(config)
     if spec.compares and labels not in (1, None):
         raise PreflightError(
             f"model: {spec.model!r} has {labels} labels, and model_task 'score' needs a cross-encoder "
             "(reranker), which has one; use model_task 'classify' with a template of both texts."
         )
     try:
-        params = vllm_compat_pooling.pooling_params(spec.model_task, spec.pooling)
-        vllm_compat_pooling.check_pooling_params(params, config)
+        params = vllm_compat_models.pooling_params(spec.model_task, spec.pooling)
+        vllm_compat_models.check_pooling_params(params, config)
     except Exception as error:  # its class differs between vLLM's versions
         raise PreflightError(f"pooling: vLLM refuses {spec.pooling!r}: {short(error)}.") from error

@@ -10,7 +10,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import nearest
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_parsers
-from airflow_provider_raybatch.job.engine.token_ids import check_end
+from airflow_provider_raybatch.job.engine.request_values import check_end
 from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.request.json_schema import check_schema
 from airflow_provider_raybatch.job.row import Request
@@ -58,7 +58,7 @@ def check_calls(
 
 
 def _check_caller(spec: BatchInferenceSpec, tokenizer: Any, where: str) -> None:
-    from airflow_provider_raybatch.job.engine.tools import ToolCaller
+    from airflow_provider_raybatch.job.engine.response_parsers import ToolCaller
     from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
 
     constraint = ToolCaller(spec, tokenizer).sampling
@@ -66,7 +66,7 @@ def _check_caller(spec: BatchInferenceSpec, tokenizer: Any, where: str) -> None:
         params = sampling_params({"max_tokens": None, **constraint})
         check_end(params, tokenizer)
         if params.structured_outputs is not None:
-            vllm_compat.compile_structured(params, "auto")
+            vllm_compat_parsers.compile_structured(params, "auto")
     except PreflightError:
         raise
     except Exception as error:  # the grammar libraries raise classes of their own

@@ -15,8 +15,7 @@ import ray
 
 from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.job.control.private_package import set_environment
-from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
-from airflow_provider_raybatch.job.engine.together import TogetherEngine
+from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, TogetherEngine
 from airflow_provider_raybatch.job.engine_process.opening import open_engine
 from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.media.load import load

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.control.private_package import set_environmen
 from airflow_provider_raybatch.job.engine.base import overlong
 from airflow_provider_raybatch.job.engine.echo import EchoEngine, words_of
 from airflow_provider_raybatch.job.engine.echo_args import check_echo
-from airflow_provider_raybatch.job.engine.sampling_values import whole_number
+from airflow_provider_raybatch.job.engine.request_values import whole_number
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from airflow_provider_raybatch.job.engine.echo_pooling import vector_of
+from airflow_provider_raybatch.job.engine.echo_answers import vector_of
 from tests.unit.workflows.datasets import inferred
 
 from ...support.documents import DOCS, PAGES, ROOT, Block, blocks

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_lora
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models
 from airflow_provider_raybatch.job.engine.adapters import EngineAdapters, local_folder
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.storage.folder import folder
@@ -33,12 +33,12 @@ class Llm:
         self.slots: list[int | None] = [None] * slots
         self.folders: dict[int, str] = {}
         self.errored = False
-        parallel = SimpleNamespace(worker_extension_cls=vllm_compat_lora.FIT_CLASS)
+        parallel = SimpleNamespace(worker_extension_cls=vllm_compat_models.FIT_CLASS)
         self.vllm_config = SimpleNamespace(parallel_config=parallel)
         self.workers: list[dict[str, list[str]] | None] = [worker(take=["q_proj"])]
 
     async def collective_rpc(self, method: str, args: tuple[int]) -> list[Any]:
-        assert callable(getattr(vllm_compat_lora.AdapterFit, method))
+        assert callable(getattr(vllm_compat_models.AdapterFit, method))
         assert args[0] in self.folders
         return self.workers
 
@@ -61,7 +61,7 @@ def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     def request(name: str, number: int, place: str) -> Any:
         return SimpleNamespace(lora_name=name, lora_int_id=number, lora_path=place)
 
-    monkeypatch.setattr(vllm_compat_lora, "lora_request", request)
+    monkeypatch.setattr(vllm_compat_models, "lora_request", request)
     monkeypatch.setattr(vllm_compat, "engine_dead_error", lambda: EngineDeadError)
     monkeypatch.setattr(vllm_compat, "was_killed", lambda llm: False)
 
@@ -206,7 +206,7 @@ def test_sizes_of_weights_are_those_of_the_module(
         get_adapter=lambda number: SimpleNamespace(loras={"qkv_proj": given}),
         _get_lora_layer_weights=lambda adapter, name: adapter.loras.get(name),
     )
-    made = vllm_compat_lora.AdapterFit()
+    made = vllm_compat_models.AdapterFit()
     assert made.raybatch_fit(1) is None  # this worker has another runner
     made.model_runner = SimpleNamespace(lora_manager=SimpleNamespace(_adapter_manager=manager))
     found = worker(take=["qkv_proj"], has=["qkv_proj"], size=[] if fits else ["qkv_proj"])

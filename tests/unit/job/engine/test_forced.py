@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine import vllm_compat_parsers
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, whole, why_in_full
 from tests.support.specs import spec
 
@@ -79,7 +79,7 @@ TOKENIZERS = {
 
 def vocabulary(tokenizer: Any) -> Vocabulary:
     return Vocabulary(
-        vllm_compat.token_texts(tokenizer),
+        vllm_compat_parsers.token_texts(tokenizer),
         lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
         lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)),
     )
@@ -319,7 +319,7 @@ def test_filled_tokens_are_those_left_and_the_end() -> None:
 
 def test_a_tokenizer_without_known_bytes_completes_nothing() -> None:
     tokenizer = TOKENIZERS["demo model"]
-    unknown = Vocabulary(vllm_compat.token_texts(object()), tokenizer.encode, tokenizer.decode)
+    unknown = Vocabulary(vllm_compat_parsers.token_texts(object()), tokenizer.encode, tokenizer.decode)
     assert unknown.choices(("yes", "no")) is None
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.engine import vllm_compat_media
-from airflow_provider_raybatch.job.engine.image_processors import ImageProcessors, at_once
+from airflow_provider_raybatch.job.engine import vllm_compat_models
+from airflow_provider_raybatch.job.engine.images import ImageProcessors, at_once
 
 
 class Renderer:
@@ -27,7 +27,7 @@ def _copies(monkeypatch: pytest.MonkeyPatch) -> None:
             raise TypeError("cannot pickle")
         return Renderer()
 
-    monkeypatch.setattr(vllm_compat_media, "with_own_processor", copied)
+    monkeypatch.setattr(vllm_compat_models, "with_own_processor", copied)
 
 
 def used(processors: ImageProcessors, threads: int) -> set[Any]:

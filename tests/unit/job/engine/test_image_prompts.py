@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.engine import vllm_compat_media
-from airflow_provider_raybatch.job.engine.image_prompts import ImagePrompts
+from airflow_provider_raybatch.job.engine import vllm_compat_models
+from airflow_provider_raybatch.job.engine.images import ImagePrompts
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.pictures import asking_about, images
 
@@ -53,7 +53,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ImagePrompts]:
             "placeholder": lambda _, number: placeholder(number),
             "stand_in": lambda: STAND_IN,
         }.items():
-            monkeypatch.setattr(vllm_compat_media, name, value)
+            monkeypatch.setattr(vllm_compat_models, name, value)
         config = SimpleNamespace()
         return ImagePrompts(render or template(placeholder), None, config, special, **fields)
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.engine.reasoning import ReasoningSplitter, Split
-from airflow_provider_raybatch.job.engine.tools import ToolCaller
+from airflow_provider_raybatch.job.engine.response_parsers import ReasoningSplitter, Split, ToolCaller
 from airflow_provider_raybatch.job.preflight.reasoning_check import check_reasoning
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.tasks.registry import task_of

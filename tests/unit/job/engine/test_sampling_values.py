@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.engine.sampling_values import tidied
+from airflow_provider_raybatch.job.engine.request_values import tidied
 
 TYPES = {
     "temperature": float,

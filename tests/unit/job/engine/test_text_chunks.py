@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.engine.text_chunks import Offsets, excerpt, spans
+from airflow_provider_raybatch.job.engine.text_encoder import Offsets, excerpt, spans
 
 
 def places(text: str, token: str) -> Offsets:

@@ -10,7 +10,12 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.job.engine.token_ids import absent_bos, check_token_ids, surplus_tokens, within
+from airflow_provider_raybatch.job.engine.request_values import (
+    absent_bos,
+    check_token_ids,
+    surplus_tokens,
+    within,
+)
 
 WORDS = {"a": 0, " a": 1, "<|im_end|>": 100, "<|im_start|>": 101}
 

@@ -17,7 +17,7 @@ from tests.support.tools import ADD, tool
 
 pytest.importorskip("vllm")
 from airflow_provider_raybatch.job.engine import vllm_compat_parsers
-from airflow_provider_raybatch.job.engine.tools import ToolCaller
+from airflow_provider_raybatch.job.engine.response_parsers import ToolCaller
 
 TOKENIZER = MODELS["qwen"].tokenizer()
 TOKENIZER.add_tokens(["<tool_call>", "</tool_call>", "<|python_tag|>"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine import vllm_compat_parsers
 from airflow_provider_raybatch.job.row import Completion, Request
 from tests.support.vllm_engine import vllm_engine
 
@@ -23,7 +23,7 @@ from tests.support.grammar_model import GrammarModel  # noqa: E402 - imports xgr
 
 MODEL = Path(__file__).parents[4] / "dags_examples/demo_model/model"
 TOKENIZER = transformers.AutoTokenizer.from_pretrained(MODEL)
-TOKEN_TEXTS = vllm_compat.token_texts(TOKENIZER)
+TOKEN_TEXTS = vllm_compat_parsers.token_texts(TOKENIZER)
 GRAMMAR = GrammarModel(TOKENIZER)
 LABELS = {
     "sentiment": ["positive", "negative", "neutral"],
@@ -72,7 +72,7 @@ class Model:
 
 @pytest.fixture(autouse=True)
 def _known_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_compat, "token_texts", lambda _: TOKEN_TEXTS)  # finding them takes a while
+    monkeypatch.setattr(vllm_compat_parsers, "token_texts", lambda _: TOKEN_TEXTS)  # slow
 
 
 def engine_of(model: Model, fill_in: bool = True) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_pooling
+from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.vllm_pooling import VllmPoolingEngine
 from airflow_provider_raybatch.job.row import Request, RowFailure
@@ -93,7 +93,7 @@ class Scorer(Pooler):
 def _without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_compat, "as_tokens", list)
     monkeypatch.setattr(vllm_compat, "engine_dead_error", lambda: KeyError)
-    monkeypatch.setattr(vllm_compat_pooling, "pooling_params", lambda *asked: asked)
+    monkeypatch.setattr(vllm_compat_models, "pooling_params", lambda *asked: asked)
 
 
 def engine_of(pooler: Pooler, **fields: Any) -> VllmPoolingEngine:
@@ -228,8 +228,8 @@ def test_a_model_that_can_not_embed_ends_the_job() -> None:
 def test_labels_of_a_head_that_is_made_of_tokens(config: dict[str, Any], count: int | None) -> None:
     """VLLM makes it, and counts its labels, when an engine starts; until then a config has two by default."""
     whole = SimpleNamespace(**config)
-    assert vllm_compat_pooling.label_count(SimpleNamespace(hf_config=whole)) == count
+    assert vllm_compat_models.label_count(SimpleNamespace(hf_config=whole)) == count
     whole.get_text_config = lambda: whole
-    assert vllm_compat_pooling.label_count(SimpleNamespace(hf_config=whole)) == count
+    assert vllm_compat_models.label_count(SimpleNamespace(hf_config=whole)) == count
     outer = SimpleNamespace(get_text_config=lambda: whole, num_labels=config.get("num_labels"))
-    assert vllm_compat_pooling.label_count(SimpleNamespace(hf_config=outer)) == count
+    assert vllm_compat_models.label_count(SimpleNamespace(hf_config=outer)) == count

@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of requests with images, in which each image has a placeholder of the model's.
+"""Requests with images: their text, with a placeholder of the model's for each, and the model's processors.
 
 vLLM puts images in the places of placeholders. Of one too many it takes the first ones, in silence, and
 where one is missing, its error does not say so. So they are counted here.
+
+A processor resizes pictures, cuts them into tiles and normalises them. vLLM has one, for one request at a
+time, and that one can take longer than the GPU. SGLang makes two by default (sgl-project/sglang#31438); in a
+server of vLLM's, two gave 20 % more and six 70 % less, for the interpreter's lock (vllm-project/vllm#58266).
+Here the front end has less to do besides: on 16 cores, a job with two was 1.7 times as fast as ``LLM.chat``
+with one, with four 2.3 times, and with six no faster (`benchmarks/results/images_gpu.md`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.engine import vllm_compat_media
+from airflow_provider_raybatch.job.engine import vllm_compat_models
 from airflow_provider_raybatch.job.request.row_text import texts_of
 from airflow_provider_raybatch.job.row import IMAGE_PART, Request, RowFailure
 
@@ -56,9 +67,9 @@ class ImagePrompts:
     @functools.cached_property
     def refusal(self) -> str:
         """Why the model can't take any, and what helps; empty if it can."""
-        if vllm_compat_media.most_images(self._renderer) < 1:
+        if vllm_compat_models.most_images(self._renderer) < 1:
             return "it takes no images; choose a model with vision, or leave them out"
-        if vllm_compat_media.needs_images_to_tokenise(self._renderer):
+        if vllm_compat_models.needs_images_to_tokenise(self._renderer):
             return (
                 "its tokenizer, of Mistral's own kind, needs whole images to make tokens; set tokenizer_mode "
                 "to 'hf' in engine_args"
@@ -68,7 +79,7 @@ class ImagePrompts:
     @functools.cached_property
     def adds_special_tokens(self) -> bool:
         """Whether the tokenizer's special tokens come around a raw prompt."""
-        return vllm_compat_media.adds_special_tokens(self._renderer)
+        return vllm_compat_models.adds_special_tokens(self._renderer)
 
     def rendered(self, request: Request, render: _RenderChat | None = None) -> str | list[int] | RowFailure:
         """The text that is tokenised, or what the template has made of it.
@@ -97,14 +108,14 @@ class ImagePrompts:
         :param ids: of the rendered text, with a placeholder for each image.
         :raises Exception: vLLM, or the model's processor, can't use the images.
         """
-        return len(vllm_compat_media.engine_input(self._renderer, ids, pixels)["prompt_token_ids"])
+        return len(vllm_compat_models.engine_input(self._renderer, ids, pixels)["prompt_token_ids"])
 
     def _surplus(self, count: int) -> RowFailure | None:
         """Why the model takes none of a row's images, or not so many."""
         has = f"the row has {count_of(count, 'image')}"
         if count and self.refusal:
             return RowFailure("media", f"{has}, and the model can't be given any: {self.refusal}")
-        most = vllm_compat_media.most_images(self._renderer)
+        most = vllm_compat_models.most_images(self._renderer)
         if count <= most:
             return None
         remedy = "raise image in limit_mm_per_prompt of engine_args, as far as the model allows"
@@ -116,7 +127,7 @@ class ImagePrompts:
         found = next((number for number in self._counts(request, text) if number != count), count)
         if found == count:
             return None
-        shown = repr(vllm_compat_media.placeholder(self._config, 1))
+        shown = repr(vllm_compat_models.placeholder(self._config, 1))
         has = f"has {count_of(found, 'placeholder')} {shown} and the row has {count_of(count, 'image')}"
         if request.messages is None:
             remedy = f"write {shown} once for each image, and set special_tokens_in_text to 'keep'"
@@ -147,7 +158,7 @@ class ImagePrompts:
 
     def _made_markers(self, number: int) -> Sequence[str]:
         """What shows the placeholder of an image: its special tokens, which act alone, too, or all of it."""
-        whole = vllm_compat_media.placeholder(self._config, number)
+        whole = vllm_compat_models.placeholder(self._config, number)
         parts = sorted(token for token in self._special_tokens if token in whole)
         return parts or list(filter(None, [whole]))
 
@@ -172,4 +183,69 @@ def with_stand_ins(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _rendered_part(part: Any) -> Any:
-    return vllm_compat_media.stand_in() if part == IMAGE_PART else part
+    return vllm_compat_models.stand_in() if part == IMAGE_PART else part
+
+
+_log = logging.getLogger(__name__)
+
+_FEWEST, _MOST = 2, 4
+
+
+def at_once(cores: int) -> int:
+    """How many requests with images are processed at once, of a node with so many cores.
+
+    Half of the cores at most, since pictures are decoded beside it.
+    """
+    return max(_FEWEST, min(_MOST, cores // 2))
+
+
+AT_ONCE = at_once(os.cpu_count() or 1)
+"""On this node. Two replicas of one node share its cores, which such nodes have many of."""
+
+
+class ImageProcessors:
+    """VLLM's renderer, and copies with a processor of their own, each made when one more is wanted.
+
+    :param renderer: of an engine.
+    :param most: how many there are in all.
+    """
+
+    def __init__(self, renderer: Any, most: int = AT_ONCE) -> None:
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._free.put(renderer)
+        self._renderer = renderer
+        self._making = threading.Lock()
+        self._left = most - 1
+
+    @contextmanager
+    def one(self) -> Iterator[Any]:
+        """A renderer whose processor no other thread uses; waits until there is one."""
+        renderer = self._found()
+        try:
+            yield renderer
+        finally:
+            self._free.put(renderer)
+
+    def _found(self) -> Any:
+        try:
+            return self._free.get_nowait()
+        except queue.Empty:
+            return self._copied() or self._free.get()
+
+    def _copied(self) -> Any:
+        """Another renderer; ``None`` if there are enough, or the model's can't be copied."""
+        with self._making:
+            if not self._left:
+                return None
+            self._left -= 1
+            try:
+                return vllm_compat_models.with_own_processor(self._renderer)
+            except Exception as error:  # the model's classes may do anything; one processor is enough
+                self._left = 0
+                _log.warning(
+                    "The model's images are processed for one request at a time, since its processor can't "
+                    "be copied (%s: %s).",
+                    type(error).__name__,
+                    error,
+                )
+                return None
