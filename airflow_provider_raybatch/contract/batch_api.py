@@ -4,8 +4,8 @@
 So the state of a batch, which follows from its documents, never goes back, whichever process dies when. Times
 are epoch seconds.
 
-Names of clients are checked before they become part of a path. Keys in the index of a user hold what listings,
-limits and expiry need to know, so none of them reads the records of what it doesn't show.
+Names of clients are checked before they become part of a path. Keys in the index of a user hold what
+listings, limits and expiry need to know, so none of them reads the records of what it doesn't show.
 """
 
 from __future__ import annotations

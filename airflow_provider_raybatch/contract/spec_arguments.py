@@ -233,7 +233,6 @@ SIZING_ARGS = frozenset({
     "kill_pattern",
     "hang_pattern",
     "fail_pattern",
-    "endless_reasoning_pattern",
     "request_log",
     "enable_lora",
     "max_loras",

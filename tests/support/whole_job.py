@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job import driver as run_module
+from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.monitor.replica_progress import Reporter
 from airflow_provider_raybatch.job.phases import publishing, reusing
@@ -44,6 +45,7 @@ from tests.support.reading import as_jsonl
 from tests.support.replicas import Handle, in_no_actor
 from tests.support.replicas import work as ticket
 from tests.support.scripted import ProcessEndedError
+from tests.support.simulated import SimulatedEngine
 from tests.support.specs import asking, submitted
 
 
@@ -60,8 +62,9 @@ def infer(task: Any, **changed: Any) -> Summary:
 
 
 def without_cluster(patch: pytest.MonkeyPatch) -> None:
-    """Replace a job's calls to Ray."""
+    """Replace a job's calls to Ray; its echo can do what tests of models need."""
     in_no_actor(patch)
+    patch.setattr(echo, "EchoEngine", SimulatedEngine)
     patch.setattr(ray, "init", lambda **_: None)  # Ray calls it where a call needs a cluster
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
     patch.setattr(Reporter, "_run", lambda *_: None)

@@ -30,12 +30,9 @@ from airflow_provider_raybatch.job.engine.base import (
 )
 from airflow_provider_raybatch.job.engine.echo_answers import (
     EchoPooling,
-    EchoReasoning,
-    EchoTools,
     fitting,
     seen_in,
     texts_of,
-    with_logprobs,
 )
 from airflow_provider_raybatch.job.engine.echo_args import EchoSampling, check_echo, parsed
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
@@ -46,7 +43,7 @@ from airflow_provider_raybatch.job.row import Completion, Request, Response, Row
 
 
 @dataclass(frozen=True)
-class _Encoded:
+class EncodedEcho:
     """`text` is what comes back, `prompt` the text of all messages, `pairs` what a pooling model gets.
 
     Of a text in `chunks`, those are one for each. `seen` has a word for each image.
@@ -60,7 +57,6 @@ class _Encoded:
     pairs: Sequence[tuple[Sequence[str], Sequence[str]]] = ()
     chunks: Sequence[TextChunk] = ()
     seen: tuple[str, ...] = ()
-    step: str = ""
 
 
 class EchoEngine:
@@ -70,8 +66,7 @@ class EchoEngine:
     schema that has properties, it answers an object that fits, its texts made of the prompt's words; with
     other ``json`` or ``json_object``, ``{"echo": <message>}``. An adapter puts its name in brackets before
     the message. Before both stands for each image ``[WIDTHxHEIGHT #rrggbb]``, which tells its mean colour and
-    counts as a word of the prompt and of the completion. With tools it calls the one whose name the prompt
-    has; with a `tool_choice` that asks for a call, always one. Completion i of n > 1 is marked ``#i``. With
+    counts as a word of the prompt and of the completion. Completion i of n > 1 is marked ``#i``. With
     `model_task` ``embed``, texts with words in common have vectors that are near; ``classify`` draws
     probabilities from a text's words, and ``score`` goes by the words that a pair has in common. A word
     counts as a token. See
@@ -94,11 +89,7 @@ class EchoEngine:
             workers=[asdict(place) for place in self._workers.places] if self._workers else [],
         )
         self._options = check_echo(spec)
-        self._reasons = spec.splits_reasoning and spec.chat_template_kwargs.get("enable_thinking", True)
-        self._keeps_logprobs = spec.keeps_logprobs
         self._sampling = dict(spec.sampling)
-        offering = spec.with_tools.items()
-        self._tools = {step: EchoTools(one) for step, one in offering if one.calls_tools}
         of = self._options
         sizes = of.max_model_len, of.embedding_size, tuple(of.labels)
         self._pooling = EchoPooling(spec, *sizes) if spec.pools else None
@@ -126,7 +117,7 @@ class EchoEngine:
     def encode(self, requests: Sequence[Request]) -> list[Any]:
         return [self._encode_one(request) for request in requests]
 
-    def _encode_one(self, request: Request) -> _Encoded | RowFailure:
+    def _encode_one(self, request: Request) -> EncodedEcho | RowFailure:
         try:
             sampling = parsed("sampling", EchoSampling, {**self._sampling, **request.sampling})
             if request.sampling:
@@ -148,30 +139,32 @@ class EchoEngine:
             texts, words = texts_of(cut), words_of(cut)
         text = texts[-1] if request.adapter is None else f"[{request.adapter}] {texts[-1]}"
         left = len(words) + len(request.images)
-        return _Encoded(text, " ".join(words), left, sampling, whole - left, step=request.step)
+        return EncodedEcho(text, " ".join(words), left, sampling, whole - left)
 
     @staticmethod
-    def _encode_text(pooling: EchoPooling, request: Request, sampling: EchoSampling) -> _Encoded | RowFailure:
+    def _encode_text(
+        pooling: EchoPooling, request: Request, sampling: EchoSampling
+    ) -> EncodedEcho | RowFailure:
         if chunks := pooling.chunks(request):
             pairs: list[Any] = [((), chunk.text.split()) for chunk in chunks]
             if (longest := max(chunk.tokens for chunk in chunks)) > pooling.context:
                 return too_long(longest, pooling.context)
             tokens, prompt = sum(chunk.tokens for chunk in chunks), " ".join(words_of(request))
-            return _Encoded("", prompt, tokens, sampling, 0, pairs, chunks)
+            return EncodedEcho("", prompt, tokens, sampling, 0, pairs, chunks)
         fitted = pooling.fitted(request)
         if isinstance(fitted, RowFailure):
             return fitted
         pairs, cut = fitted
         words = [word for pair in pairs for text in pair for word in text]
-        return _Encoded("", " ".join(words), len(words), sampling, cut, pairs)
+        return EncodedEcho("", " ".join(words), len(words), sampling, cut, pairs)
 
     def attach(self, encoded: Any, pixels: Sequence[npt.NDArray[np.uint8]]) -> Any:
-        asked: _Encoded = encoded
+        asked: EncodedEcho = encoded
         seen = seen_in(pixels)
         return replace(asked, prompt=" ".join([*seen, asked.prompt]), seen=seen)
 
     async def generate(self, encoded: Any) -> Any:
-        asked: _Encoded = encoded
+        asked: EncodedEcho = encoded
         prompt, options = asked.prompt, self._options
         if options.kill_pattern and options.kill_pattern in prompt:
             self._log.add("start", prompt=prompt)
@@ -192,7 +185,7 @@ class EchoEngine:
         self._log.add("end", prompt=prompt)
         return answer
 
-    def _answer(self, asked: _Encoded) -> Response:
+    def _answer(self, asked: EncodedEcho) -> Response:
         if self._pooling is not None and asked.chunks:
             return response_of(asked.chunks, [self._pooling.of([pair]) for pair in asked.pairs])
         if self._pooling is not None:
@@ -203,25 +196,31 @@ class EchoEngine:
                 labels=self._pooling.labels,
             )
         completions = tuple(self._completion(asked, number) for number in range(asked.sampling.n))
-        response = Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
-        if not self._keeps_logprobs:
-            return response
-        return with_logprobs(response, asked.prompt, vars(asked.sampling))
+        return Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
 
-    def _completion(self, asked: _Encoded, number: int) -> Completion:
-        tools = self._tools.get(asked.step)
-        call = None if tools is None else tools.call(asked.prompt, number)
-        if not self._reasons:
-            return call or _complete(asked, number)
-        sampling = asked.sampling
-        endless = self._options.endless_reasoning_pattern
-        reasoning = EchoReasoning.about(asked.words, sampling.thinking_token_budget, sampling.max_tokens)
-        if reasoning.room is not None and reasoning.room < 1:
-            return reasoning.alone("length")
-        if endless and endless in asked.prompt:
-            return reasoning.alone("stop")
-        answers = sampling.model_copy(update={"max_tokens": reasoning.room})
-        return reasoning.before(call or _complete(replace(asked, sampling=answers), number))
+    @staticmethod
+    def _completion(asked: EncodedEcho, number: int) -> Completion:
+        sampling, structured = asked.sampling, asked.sampling.structured_outputs
+        if choices := structured.get("choice"):
+            pick = int(hashlib.sha256(asked.prompt.encode()).hexdigest(), 16)
+            return Completion(str(choices[(pick + number) % len(choices)]), "stop", 1)
+        schema = structured.get("json")
+        top = followed(schema, schema)[0] if schema else None
+        if isinstance(top, dict) and top.get("properties"):
+            rng = random.Random(f"{number}-{asked.prompt}")
+            text = json.dumps(fitting(schema, rng, asked.prompt.split() or ["echo"]), ensure_ascii=False)
+            return Completion(text, "stop", max(1, len(text.split())))
+        words = [*asked.seen, *asked.text.split()]
+        if schema or structured.get("json_object"):
+            text = " ".join([*asked.seen, asked.text])
+            return Completion(json.dumps({"echo": text}), "stop", max(1, len(words)))
+        if number:
+            words.append(f"#{number}")
+        if sampling.temperature > 0:
+            random.Random(f"{sampling.seed or 0}-{number}-{asked.prompt}").shuffle(words)
+        if sampling.max_tokens is not None and len(words) > sampling.max_tokens:
+            return Completion(" ".join(words[: sampling.max_tokens]), "length", sampling.max_tokens)
+        return Completion(" ".join(words), "stop", len(words))
 
     async def _generate(self, tokens: int) -> None:
         """Wait as long as a model of this pace takes."""
@@ -274,27 +273,3 @@ class _RequestLog:
 def words_of(request: Request) -> list[str]:
     """The words of a request, which count as tokens."""
     return " ".join(texts_of(request)).split()
-
-
-def _complete(asked: _Encoded, number: int) -> Completion:
-    sampling, structured = asked.sampling, asked.sampling.structured_outputs
-    if choices := structured.get("choice"):
-        pick = int(hashlib.sha256(asked.prompt.encode()).hexdigest(), 16)
-        return Completion(str(choices[(pick + number) % len(choices)]), "stop", 1)
-    schema = structured.get("json")
-    top = followed(schema, schema)[0] if schema else None
-    if isinstance(top, dict) and top.get("properties"):
-        rng = random.Random(f"{number}-{asked.prompt}")
-        text = json.dumps(fitting(schema, rng, asked.prompt.split() or ["echo"]), ensure_ascii=False)
-        return Completion(text, "stop", max(1, len(text.split())))
-    words = [*asked.seen, *asked.text.split()]
-    if schema or structured.get("json_object"):
-        text = " ".join([*asked.seen, asked.text])
-        return Completion(json.dumps({"echo": text}), "stop", max(1, len(words)))
-    if number:
-        words.append(f"#{number}")
-    if sampling.temperature > 0:
-        random.Random(f"{sampling.seed or 0}-{number}-{asked.prompt}").shuffle(words)
-    if sampling.max_tokens is not None and len(words) > sampling.max_tokens:
-        return Completion(" ".join(words[: sampling.max_tokens]), "length", sampling.max_tokens)
-    return Completion(" ".join(words), "stop", len(words))

@@ -31,10 +31,7 @@ class EchoOptions(ContractModel):
         recovery.
     :param hang_pattern: a request whose prompt contains this text is never answered, to try out
         `no_progress_timeout`.
-    :param reasoning_parser: any name; each response has a reasoning of five words before it, unless
-        `chat_template_kwargs` have ``enable_thinking: False``.
-    :param endless_reasoning_pattern: a request whose prompt contains this text ends while it reasons, as
-        models do at times, to try out responses without an answer.
+    :param reasoning_parser: any name; an echo does not reason, so the columns of reasoning are null.
     :param max_loras: adapters that the engine holds at once; where the job has more, rows of one come
         together, as with vLLM. By default it holds all.
     :param tensor_parallel_size: reserve the GPUs that vLLM would, to try out where replicas run; by default
@@ -59,7 +56,6 @@ class EchoOptions(ContractModel):
     kill_pattern: str | None = None
     hang_pattern: str | None = None
     reasoning_parser: str | None = None
-    endless_reasoning_pattern: str | None = None
     max_loras: int | None = Field(default=None, ge=1)
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
@@ -81,9 +77,6 @@ class EchoSampling(ContractModel):
     temperature: float = Field(default=0.0, ge=0)
     seed: int | None = None
     max_tokens: int | None = Field(default=None, ge=1)
-    thinking_token_budget: int | None = Field(default=None, ge=0)
-    logprobs: int | bool | None = Field(default=None, ge=0)
-    prompt_logprobs: int | bool | None = Field(default=None, ge=0)
     structured_outputs: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("structured_outputs")

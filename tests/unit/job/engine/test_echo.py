@@ -18,7 +18,6 @@ from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from tests.support.approved import AssertSentences
 from tests.support.pictures import Pixels, asking_about, images, picture
 from tests.support.specs import spec, submitted
-from tests.support.tools import ADD, WEATHER
 
 
 def answers(
@@ -214,23 +213,6 @@ def test_a_json_schema_is_answered_with_what_fits_it(form: Any) -> None:
         jsonschema.validate(json.loads(text), PAIR)
     assert len(set(texts)) == 20
     assert texts == [one.completions[0].text for one in answers(*requests, sampling=sampling)]  # type: ignore[union-attr]
-
-
-def test_tools_are_called_by_name_or_as_asked_for() -> None:
-    def made(prompt: str, **fields: Any) -> Any:
-        engine = open_engine(spec(engine="echo", tools=[ADD, WEATHER], **fields))
-        (encoded,) = engine.encode([Request(messages=[{"role": "user", "content": prompt}])])
-        return asyncio.run(engine.generate(encoded)).completions[0]
-
-    called = made("the weather today")
-    (call,) = called.extra["tool_calls"]
-    assert (call["name"], called.text, called.finish_reason) == ("weather", "", "tool_calls")
-    assert json.loads(call["arguments"])["city"] in {"Oslo", "Rome"}
-    assert made("the weather today") == called
-    assert (made("hello").text, made("hello").extra) == ("hello", {})
-    assert made("hello", tool_choice="add").extra["tool_calls"][0]["name"] == "add"
-    assert made("hello", tool_choice="required").finish_reason == "tool_calls"
-    assert made("the weather", tool_choice="none").text == "the weather"
 
 
 RED, BLUE = picture(4, 3), picture(2, 5, (0, 0, 255))

@@ -16,17 +16,17 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.process_parts import PartWriter
 from airflow_provider_raybatch.job.row import Request, Response
 from tests.support.replicas import Place, work
 from tests.support.scripted import ProcessEndedError
+from tests.support.simulated import SimulatedEngine
 
 ROWS, CHUNK = 128, 32
 
 
-class Fragile(EchoEngine):
+class Fragile(SimulatedEngine):
     """An engine that dies of rows with `kill`, and from outside after given numbers of requests.
 
     Of rows with `crash`, its front end dies while it tokenises them, and with it all that it was asked.

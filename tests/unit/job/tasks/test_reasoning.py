@@ -12,11 +12,12 @@ from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.generate import Generate
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.echo_place import EchoPlace
+from tests.support.simulated import ENDLESS
 from tests.support.specs import spec
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CHOICE = {"structured_outputs": {"choice": ["yes", "no"]}}
-TEXTS = ["one two", "three", "one two", "please stop early", "four five six"]
+TEXTS = ["one two", "three", "one two", f"please {ENDLESS}", "four five six"]
 ROWS = [{"text": text} for text in TEXTS]
 
 
@@ -97,8 +98,7 @@ def test_a_property_may_be_called_reasoning_where_no_column_is() -> None:
 
 
 def asks(place: EchoPlace, **fields: Any) -> dict[str, Any]:
-    log = {"request_log": str(place.root / "log"), "endless_reasoning_pattern": "stop early"}
-    args = {"reasoning_parser": "qwen3", **log}
+    args = {"reasoning_parser": "qwen3", "request_log": str(place.root / "log")}
     return {"engine_args": args, "reuse": str(place.root / "store"), "max_errors": 2, **fields}
 
 
