@@ -23,10 +23,10 @@ from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.budget import check_cost
 from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
+from airflow_provider_raybatch.job.output.after_commit import renew_copy, renew_report_copies
 from airflow_provider_raybatch.job.output.dead_letters import with_rows_left
-from airflow_provider_raybatch.job.output.manifest_copy import renew_copy, renew_report_copies
 from airflow_provider_raybatch.job.output.record import new_record
-from airflow_provider_raybatch.job.output.run_statistics import replica_stats
+from airflow_provider_raybatch.job.output.report import replica_stats
 from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import mark_damaged
 from airflow_provider_raybatch.job.parts.part import Part

@@ -24,8 +24,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from airflow_provider_raybatch.job.planning.engine_memory import memory_of, sizes_of
-from airflow_provider_raybatch.job.planning.gpus import GIB, gpu_named
+from airflow_provider_raybatch.job.planning.engine_memory import GIB, gpu_named, memory_of, sizes_of
 from airflow_provider_raybatch.job.planning.model_shape import shape_of
 
 GPUS = ("0", "1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_raybatch.job.planning.gpus import Gpu, gpu_named
+from airflow_provider_raybatch.job.planning.engine_memory import Gpu, gpu_named
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
 from airflow_provider_raybatch.job.planning.model_shape import ModelShape, shape_of
 from tests.support.programs import program

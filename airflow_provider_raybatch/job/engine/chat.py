@@ -16,8 +16,7 @@ from airflow_provider_raybatch.job.engine.base import most_prompt_tokens, overlo
 from airflow_provider_raybatch.job.engine.images import ImagePrompts
 from airflow_provider_raybatch.job.engine.request_values import check_token_ids, within
 from airflow_provider_raybatch.job.request.messages import text_of
-from airflow_provider_raybatch.job.request.row_text import shortened
-from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, special_tokens_of
+from airflow_provider_raybatch.job.request.row_text import SpecialTokens, shortened, special_tokens_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 S = TypeVar("S")

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models
 from airflow_provider_raybatch.job.engine.gpu import memory_of_own_gpu
 from airflow_provider_raybatch.job.engine.request_values import tidied
 from airflow_provider_raybatch.job.failures.diagnosis import reason_of
-from airflow_provider_raybatch.job.planning.gpu_share import UTILIZATION, utilization_of
+from airflow_provider_raybatch.job.planning.fit import UTILIZATION, utilization_of
 from airflow_provider_raybatch.job.request.json_schema import check_schema
 
 _MOST_CPU_CACHE = 4 * 1024**3

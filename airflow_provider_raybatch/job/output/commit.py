@@ -30,18 +30,17 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.monitor.money import tokens_paid
+from airflow_provider_raybatch.job.output.after_commit import renew_copy
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.openai_batch.lines import AnswerLines
 from airflow_provider_raybatch.job.output.publish import (
     PublishedRange,
-    Range,
     Target,
     postprocess,
     publish,
-    ranges,
     write_rows,
 )
+from airflow_provider_raybatch.job.output.rows import Range, ranges
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted
 from airflow_provider_raybatch.job.output.unfinished import is_same_task, last_run_of

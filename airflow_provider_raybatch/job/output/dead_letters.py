@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The failed rows of a job that publishes nothing: a summary, and their dead letters."""
+"""Dead letters of failed rows, and a summary of them where a job publishes nothing."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from ray.exceptions import RayTaskError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, rows_kept
@@ -16,7 +18,7 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.summary import counted
-from airflow_provider_raybatch.job.output.publish import dead_letters
+from airflow_provider_raybatch.job.output.rows import json_line, row_values
 from airflow_provider_raybatch.job.parts.ledger import RowMask, look_back
 from airflow_provider_raybatch.job.parts.part import FAILED_COLUMNS, Part, read_columns, with_failures
 from airflow_provider_raybatch.job.row import RowFailure
@@ -127,3 +129,25 @@ def _failed_tables(folder: Folder, parts: Sequence[Part]) -> Iterator[pa.Table]:
         return table.filter(pa.array(~table["ok"].to_numpy()))
 
     return in_order(read, with_failures(parts))
+
+
+def dead_letters(table: pa.Table) -> bytes:
+    """Failed rows of parts as JSON lines: position, id, step, reason, request and input columns.
+
+    A row that failed after its response came has that, too.
+    """
+    inputs: Sequence[Any] = [None] * table.num_rows
+    if "input" in table.schema.names:
+        inputs = row_values(pa.Table.from_struct_array(table["input"]))
+    lines = []
+    failures = table["failure"].to_pylist()
+    ordinals, ids = table["ordinal"].to_pylist(), table["id"].to_pylist()
+    answers: list[Any] = [None] * table.num_rows
+    if "output" in table.schema.names:
+        answered_as = table.schema.field("output").type[0].name
+        answers = pc.struct_field(table["output"], [0]).to_pylist()
+    for ordinal, row_id, failure, row, answer in zip(ordinals, ids, failures, inputs, answers, strict=True):
+        named = {} if row_id is None else {"id": row_id}
+        answered = {} if answer is None else {answered_as: answer}
+        lines.append(json_line({"ordinal": ordinal, **named, **failure, **answered, "row": row}))
+    return b"".join(lines)

@@ -6,12 +6,9 @@ This removes duplicates, merges small parts, and restores the input's order, wit
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,38 +18,28 @@ from airflow_provider_raybatch.contract.arguments.data import REUSED_COLUMN, Out
 from airflow_provider_raybatch.contract.layout import data_file
 from airflow_provider_raybatch.job.failures.summary import main_reasons
 from airflow_provider_raybatch.job.input.table import kinds_of, members, parquet_file, restored
-from airflow_provider_raybatch.job.output.dataset_rows import blank_rows, dataset_rows, in_groups
+from airflow_provider_raybatch.job.output.dead_letters import dead_letters
 from airflow_provider_raybatch.job.output.openai_batch.lines import SCHEMA, AnswerLines
-from airflow_provider_raybatch.job.output.row_values import json_line, row_values
+from airflow_provider_raybatch.job.output.rows import (
+    Range,
+    blank_rows,
+    dataset_rows,
+    in_groups,
+    json_line,
+    row_values,
+)
 from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted, tally_of
-from airflow_provider_raybatch.job.parts.part import Part, inputs_of, read_between
+from airflow_provider_raybatch.job.parts.part import inputs_of, read_between
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.steps.counting import Answered, answered
-from airflow_provider_raybatch.job.steps.known import StepParts, old_answers
+from airflow_provider_raybatch.job.steps.known import old_answers
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, Seen, apply, load, note, with_added
 from airflow_provider_raybatch.storage.folder import Folder
 
 _ROWS_AT_ONCE = 4096
 """As Python values, rows take a multiple of the memory."""
-_MOST_DECODED = 512 * 1024 * 1024
-"""Bytes of a range in memory; publishing takes a few times as much. Well below the 2 GiB that a column of
-text may have in Arrow, which equal rows reach in a file of a few MiB."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """Rows for one published file: those of `parts` with `first` <= ordinal < `stop`.
-
-    :param answers: of each step before the last one, the parts that tell which answers were there already.
-    """
-
-    number: int
-    first: int
-    stop: int
-    parts: tuple[Part, ...]
-    answers: tuple[StepParts, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,43 +115,6 @@ class PublishedRange:
     generated: int = 0
     tally: Tally = field(default_factory=Tally)
     answered: list[Answered] = field(default_factory=list)
-
-
-def ranges(
-    parts: Sequence[Part],
-    rows_per_range: int,
-    total: int,
-    decoded: Mapping[str, bytes] | None = None,
-) -> list[Range]:
-    """Cut the ordinals 0 to `total` into ranges of `rows_per_range`, with the parts that reach into each.
-
-    :param decoded: :func:`decoded_bytes` of parts, by their paths. A range of too many bytes is halved.
-    """
-    ordered = sorted(parts, key=lambda part: part.first)
-    firsts = [part.first for part in ordered]
-    reached = list(accumulate((part.last for part in ordered), max))
-    sizes = decoded or {}
-    out: list[Range] = []
-    waiting = [(first, min(first + rows_per_range, total)) for first in range(0, total, rows_per_range)]
-    waiting.reverse()
-    while waiting:
-        first, stop = waiting.pop()
-        near = ordered[bisect_left(reached, first) : bisect_left(firsts, stop)]
-        inside = tuple(part for part in near if part.inside(first, stop))
-        if stop - first > 1 and sum(_share(part, first, stop, sizes) for part in inside) > _MOST_DECODED:
-            middle = (first + stop) // 2
-            waiting += [(middle, stop), (first, middle)]
-        elif inside:
-            out.append(Range(len(out), first, stop, inside))
-    return out
-
-
-def _share(part: Part, first: int, stop: int, decoded: Mapping[str, bytes]) -> float:
-    """Bytes of a part's rows that lie in a range."""
-    ordinals, sizes = np.frombuffer(decoded.get(part.path, b""), np.int64).reshape(-1, 2).T
-    ends = np.concatenate([[part.first - 1], ordinals])
-    before, until = np.interp((first - 1, stop - 1), ends, np.concatenate([[0], sizes]))
-    return float(until - before)
 
 
 def publish(range_: Range, target: Target) -> PublishedRange:
@@ -362,25 +312,3 @@ def _flatten(table: pa.Table, target: Target) -> pa.Table:
     if target.postprocess is not None:
         columns += members(table["added"]).values() if target.postprocess.types else ()
     return pa.table(columns, schema=target.columns)
-
-
-def dead_letters(table: pa.Table) -> bytes:
-    """Failed rows of parts as JSON lines: position, id, step, reason, request and input columns.
-
-    A row that failed after its response came has that, too.
-    """
-    inputs: Sequence[Any] = [None] * table.num_rows
-    if "input" in table.schema.names:
-        inputs = row_values(pa.Table.from_struct_array(table["input"]))
-    lines = []
-    failures = table["failure"].to_pylist()
-    ordinals, ids = table["ordinal"].to_pylist(), table["id"].to_pylist()
-    answers: list[Any] = [None] * table.num_rows
-    if "output" in table.schema.names:
-        answered_as = table.schema.field("output").type[0].name
-        answers = pc.struct_field(table["output"], [0]).to_pylist()
-    for ordinal, row_id, failure, row, answer in zip(ordinals, ids, failures, inputs, answers, strict=True):
-        named = {} if row_id is None else {"id": row_id}
-        answered = {} if answer is None else {answered_as: answer}
-        lines.append(json_line({"ordinal": ordinal, **named, **failure, **answered, "row": row}))
-    return b"".join(lines)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``report.json`` and ``report.html`` of a job. What goes wrong with them is a warning, and ends no job."""
+"""What a run took, and ``report.json`` and ``report.html`` of a job; their errors are warnings."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +19,18 @@ from airflow_provider_raybatch.contract.arguments.task import ChunkArguments, Ta
 from airflow_provider_raybatch.contract.arguments.tools import ToolArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, commit_of, report_folder
-from airflow_provider_raybatch.contract.manifest import BatchManifest, RunResult
+from airflow_provider_raybatch.contract.manifest import BatchManifest, RunResult, RunStatistics, Timing
 from airflow_provider_raybatch.contract.report import FailureGroup, Report, Sample
-from airflow_provider_raybatch.contract.run_numbers import Moment
+from airflow_provider_raybatch.contract.run_numbers import Moment, ReplicaStats, StageSeconds
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import all_storable, cut_to, shown_uri, without_queries
 from airflow_provider_raybatch.job.failures.diagnosis import said
+from airflow_provider_raybatch.job.monitor.money import Money
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.tally import Tally
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.run.watch import Ran
 from airflow_provider_raybatch.report.page import report_page
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -178,3 +184,50 @@ def _shown(value: Any, name: str = "", is_secret: bool = False) -> Any:
     if isinstance(value, str):
         return _MASK if is_secret else cut_to(_LONGEST, _SECRETS.sub(_MASK, without_queries(value)))
     return value
+
+
+def statistics_of(ran: Ran, plan: Plan, start_up: StartUp, money: Money) -> RunStatistics:
+    """Timing and statistics of what the replicas did."""
+    gpu_seconds = money.gpu_seconds_by_type
+    first = min((one.first_request for one in ran.reports if one.first_request), default=0.0)
+    generation = max(0.0, ran.last_row - first) if first else 0.0
+    rows, tokens = sum(one.rows for one in ran.reports), sum(one.output_tokens for one in ran.reports)
+    return RunStatistics(
+        timing=Timing(
+            preflight_seconds=round(start_up.seconds, 2),
+            startup_seconds=round(first - start_up.began, 2) if first else 0.0,
+            phases=start_up.phases(ran.reports),
+            generation_seconds=round(generation, 2),
+            output_tokens_per_second=round(tokens / generation, 1) if generation else 0.0,
+            rows_per_second=round(rows / generation, 2) if generation else 0.0,
+            total_seconds=round(time.time() - start_up.began, 2),
+        ),
+        stages=StageSeconds(**{stage: round(spent, 3) for stage, spent in ran.seconds.items()}),
+        replicas=replica_stats(ran.reports),
+        effective_sampling=dict(ran.engine.effective_sampling),
+        plan={**plan.shown(), "engine": dict(ran.engine.sizes)},
+        versions=dict(ran.engine.versions),
+        gpu_seconds=round(sum(gpu_seconds.values()), 1),
+        gpu_seconds_by_type=gpu_seconds,
+        gpu_hour_price=money.used_prices,
+        cost=money.cost,
+        currency=money.prices.currency if money.prices.gpu_hour_price else None,
+    )
+
+
+def replica_stats(reports: Sequence[ReplicaProgress]) -> list[ReplicaStats]:
+    """What each replica did."""
+    first = min((one.first_request for one in reports if one.first_request), default=0.0)
+    return [_stats(one, first) for one in reports]
+
+
+def _stats(report: ReplicaProgress, first: float) -> ReplicaStats:
+    """What a replica did; `first` is when the first request of all was made, in epoch seconds."""
+    # Rows that fail before the engine are answered without a request, and nodes' clocks differ.
+    began, ended = (
+        round(max(0.0, at - first), 2) if at and first else 0.0
+        for at in (report.first_request, report.last_answer)
+    )
+    return ReplicaStats.model_validate(report, from_attributes=True).model_copy(
+        update={"began_seconds": began, "ended_seconds": ended}
+    )

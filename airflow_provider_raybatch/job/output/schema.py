@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of
-from airflow_provider_raybatch.job.output.row_values import row_values
+from airflow_provider_raybatch.job.output.rows import row_values
 from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes, tokens_of
 from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.storage.file import in_order

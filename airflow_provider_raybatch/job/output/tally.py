@@ -27,16 +27,16 @@ from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.reader import parquet_rows
 from airflow_provider_raybatch.job.output.distributions import Answers, Lengths, answers_in, are_chosen
-from airflow_provider_raybatch.job.output.row_texts import (
+from airflow_provider_raybatch.job.output.rows import (
     MOST_COLUMNS,
     failed_request_text,
     fit_to,
     request_text,
     response_text,
     row_text,
+    row_values,
     text_of,
 )
-from airflow_provider_raybatch.job.output.row_values import row_values
 from airflow_provider_raybatch.job.parts.part import inputs_of
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row import Request

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.memory_check import cache_differs
 from airflow_provider_raybatch.job.preflight.ready import CheckedJob
 from airflow_provider_raybatch.job.preflight.services import Services
-from airflow_provider_raybatch.job.request import special_tokens
+from airflow_provider_raybatch.job.request import row_text
 from airflow_provider_raybatch.job.reuse.reuse import earlier_answers
 from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.rows_to_do import input_of
@@ -197,6 +197,6 @@ def _limits(
 def _prompts(spec: BatchInferenceSpec, reports: Sequence[ReplicaProgress]) -> Iterable[str]:
     """What became of prompts, by all replicas."""
     if special := sum(report.special for report in reports):
-        yield f"rows with special tokens in their text: {special:,}, {special_tokens.effect(spec)}"
+        yield f"rows with special tokens in their text: {special:,}, {row_text.special_tokens_effect(spec)}"
     if truncated := sum(report.truncated for report in reports):
         yield f"prompts cut to the context: {truncated:,}; the column truncated_prompt_tokens has the tokens"

@@ -22,14 +22,13 @@ from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
-from airflow_provider_raybatch.job.output import cleanup
+from airflow_provider_raybatch.job.output import after_commit
+from airflow_provider_raybatch.job.output.after_commit import renew_report_copies
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of
-from airflow_provider_raybatch.job.output.manifest_copy import renew_report_copies
 from airflow_provider_raybatch.job.output.publish import Target, publish
 from airflow_provider_raybatch.job.output.record import records_of
-from airflow_provider_raybatch.job.output.report import DatasetReport
-from airflow_provider_raybatch.job.output.run_statistics import statistics_of
+from airflow_provider_raybatch.job.output.report import DatasetReport, statistics_of
 from airflow_provider_raybatch.job.output.tally import rendered
 from airflow_provider_raybatch.job.parts.ledger import add_up
 from airflow_provider_raybatch.job.parts.part import Part
@@ -230,7 +229,7 @@ def clean_up(services: Services) -> None:
     journal = services.journal
     renew_report_copies(journal.folder, journal)
     services.reports.committed(journal)
-    cleanup.collect(journal.folder, journal)
+    after_commit.collect(journal.folder, journal)
 
 
 def publish_over_the_cluster(function: Callable[..., T], found: Sequence[Any], target: Target) -> Iterable[T]:

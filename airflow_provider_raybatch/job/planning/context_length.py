@@ -13,8 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.planning.engine_memory import EngineSizes, sizes_of, weights_of_gpu
-from airflow_provider_raybatch.job.planning.gpus import GIB, Gpu
+from airflow_provider_raybatch.job.planning.engine_memory import (
+    GIB,
+    EngineSizes,
+    Gpu,
+    sizes_of,
+    weights_of_gpu,
+)
 from airflow_provider_raybatch.job.planning.model_fit import (
     CLEARLY,
     ModelSizes,

@@ -9,13 +9,14 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.planning.engine_memory import (
+    GIB,
     EngineMemory,
     EngineSizes,
+    Gpu,
     memory_of,
     sizes_of,
     weights_of_gpu,
 )
-from airflow_provider_raybatch.job.planning.gpus import GIB, Gpu
 from airflow_provider_raybatch.job.planning.model_shape import ModelShape
 from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words, times
 

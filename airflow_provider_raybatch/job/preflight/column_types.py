@@ -12,7 +12,8 @@ import pyarrow as pa
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.input.listing import SourceFile
-from airflow_provider_raybatch.job.output.publish import Range, Target, publish, write_rows
+from airflow_provider_raybatch.job.output.publish import Target, publish, write_rows
+from airflow_provider_raybatch.job.output.rows import Range
 from airflow_provider_raybatch.job.output.schema import footers, input_types
 from airflow_provider_raybatch.job.parts.part import FAILURE, Part, write_arrays
 from airflow_provider_raybatch.job.row import Response

@@ -18,8 +18,8 @@ from airflow_provider_raybatch.job.planning.context_length import (
     context_length,
     context_on_cpus,
 )
-from airflow_provider_raybatch.job.planning.gpu_share import share_refusal, with_utilization
-from airflow_provider_raybatch.job.planning.gpus import Gpu, known_gpus
+from airflow_provider_raybatch.job.planning.engine_memory import Gpu, known_gpus
+from airflow_provider_raybatch.job.planning.fit import share_refusal, with_utilization
 from airflow_provider_raybatch.job.planning.model_fit import (
     ModelFit,
     ModelSizes,

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.preflight.input_check import SampledRows, sample
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, effect
+from airflow_provider_raybatch.job.request.row_text import SpecialTokens, effect
 from airflow_provider_raybatch.job.row import RowFailure
 
 

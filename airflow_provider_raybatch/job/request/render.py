@@ -16,9 +16,14 @@ from airflow_provider_raybatch.contract.arguments.sampling import check_of_row
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, column_text
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.request.messages import is_map, messages_of, pair_renderer, text_of
+from airflow_provider_raybatch.job.request.messages import (
+    image_placer,
+    is_map,
+    messages_of,
+    pair_renderer,
+    text_of,
+)
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
-from airflow_provider_raybatch.job.request.row_images import image_placer
 from airflow_provider_raybatch.job.request.row_text import is_blank, is_blank_row, not_blank
 from airflow_provider_raybatch.job.row import (
     NOT_ASKED,
@@ -39,7 +44,7 @@ def renderer(spec: BatchInferenceSpec, reads_images: bool = True) -> Render:
     """The function that turns a row into a request.
 
     :param reads_images: whether rows have the columns in `images`; see
-        :func:`~airflow_provider_raybatch.job.request.row_images.image_placer`.
+        :func:`~airflow_provider_raybatch.job.request.messages.image_placer`.
     :raises PreflightError: a user's function can't be imported.
     """
     render, columns = _renderer(spec, reads_images), list(spec.column_arguments())

@@ -34,7 +34,7 @@ place.delete([f"data/{number}" for number in range(3)])
 # A job without Ray: the storage calls of replicas and driver in one process, in a folder with a left-over.
 _WHOLE_JOB = """
 import os, pathlib, sys
-from airflow_provider_raybatch.job.output import cleanup
+from airflow_provider_raybatch.job.output import after_commit
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.contract.manifest import RunStatistics
@@ -70,7 +70,7 @@ part(range(rows))  # the one part of a replica with a long flush_interval
 manifest = prepare(spec, journal, written, rows, RunStatistics(), pa.schema([]), "")
 commit(journal, manifest)
 remember(store, place, written, print, task)
-cleanup.collect(place, journal)
+after_commit.collect(place, journal)
 """
 _DATA = ("data/0", "data/1", "data/2")
 

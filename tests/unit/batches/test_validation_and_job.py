@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
-from airflow_provider_raybatch.job.request.openai_batch.refusal import LineError
+from airflow_provider_raybatch.job.request.openai_batch.parameters import LineError
 from tests.support.openai_lines import IN_AND_OUT, chat
 from tests.support.specs import spec
 

@@ -14,10 +14,10 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.manifest import BatchManifest, RunStatistics
 from airflow_provider_raybatch.contract.submission import JournalEntry, run_number
-from airflow_provider_raybatch.job.output import cleanup
+from airflow_provider_raybatch.job.output import after_commit
+from airflow_provider_raybatch.job.output.after_commit import renew_copy
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from tests.support.publishing import part, rows_of
 from tests.support.specs import submitted
@@ -74,7 +74,7 @@ class World:
         manifest = prepare(spec, journal, parts, ROWS, RunStatistics(), pa.schema([]), "")
         commit(journal, manifest)
         self.reported.append(token)
-        cleanup.collect(folder, journal)
+        after_commit.collect(folder, journal)
         return manifest.uri
 
     def _report(self, token: str, known: BatchManifest, journal: Journal) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_raybatch.job.output.after_commit import renew_copy
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.storage import local_files
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder

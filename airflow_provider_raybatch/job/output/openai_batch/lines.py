@@ -31,7 +31,7 @@ from airflow_provider_raybatch.job.output.openai_batch.bodies import (
 )
 from airflow_provider_raybatch.job.output.openai_batch.unanswered import custom_id_in, unanswered_error
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
-from airflow_provider_raybatch.job.request.openai_batch.refusal import MISSING, WRONG_VALUE, LineError
+from airflow_provider_raybatch.job.request.openai_batch.parameters import MISSING, WRONG_VALUE, LineError
 
 _ASKED = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
 _LENGTHS = ("leaves no room", "the model takes")

@@ -22,11 +22,14 @@ from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.openai_batch.messages import chat_of
 from airflow_provider_raybatch.job.request.openai_batch.parameters import (
+    MISSING,
+    UNSUPPORTED,
+    LineError,
     response_format,
     sampling_of_chat,
     sampling_of_completion,
+    wrong,
 )
-from airflow_provider_raybatch.job.request.openai_batch.refusal import MISSING, UNSUPPORTED, LineError, wrong
 from airflow_provider_raybatch.job.row import Request
 
 _MOST_INPUTS = 2048

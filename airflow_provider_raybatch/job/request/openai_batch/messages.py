@@ -6,7 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_raybatch.job.media.values import DATA, image_in, url_of
-from airflow_provider_raybatch.job.request.openai_batch.refusal import MISSING, UNSUPPORTED, LineError, wrong
+from airflow_provider_raybatch.job.request.openai_batch.parameters import (
+    MISSING,
+    UNSUPPORTED,
+    LineError,
+    wrong,
+)
 from airflow_provider_raybatch.job.row import IMAGE_PART, Image, ImageError
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}

@@ -16,8 +16,8 @@ from airflow_provider_raybatch.job.failures import public_reasons
 from airflow_provider_raybatch.job.failures.public_reasons import public_reason
 from airflow_provider_raybatch.job.input.text_rows import json_rows
 from airflow_provider_raybatch.job.media.load import load
-from airflow_provider_raybatch.job.request.openai_batch.refusal import wrong
-from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens
+from airflow_provider_raybatch.job.request.openai_batch.parameters import wrong
+from airflow_provider_raybatch.job.request.row_text import SpecialTokens
 from airflow_provider_raybatch.job.row import Image, ImageError, Request, RowFailure
 from tests.support.approved import AssertSentences
 from tests.support.image_files import access

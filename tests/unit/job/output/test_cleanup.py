@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.submission import JournalEntry, Published
-from airflow_provider_raybatch.job.output.cleanup import SCRATCH_AGE, collect, unpublished
+from airflow_provider_raybatch.job.output.after_commit import SCRATCH_AGE, collect, unpublished
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.errors import RetryLimits
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder

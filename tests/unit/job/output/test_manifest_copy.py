@@ -13,8 +13,8 @@ import pytest
 
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.submission import new_run_token
+from airflow_provider_raybatch.job.output.after_commit import renew_copy
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.storage import errors
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.manifest import Digests, RunStatistics, Savings
 from airflow_provider_raybatch.contract.run_numbers import Tokens
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.output import publish as publish_module
+from airflow_provider_raybatch.job.output import rows as rows_module
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import write_all
@@ -285,7 +285,7 @@ class TestFiles:
     def test_range_memory_is_bounded_for_parts_of_any_size(
         self, disk: LocalFolder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(publish_module, "_MOST_DECODED", 1_000_000)
+        monkeypatch.setattr(rows_module, "_MOST_DECODED", 1_000_000)
         long = [{"id": number, "text": "the same " * 10_000} for number in range(40)]
         short = [{"id": 40 + number, "text": "short"} for number in range(40)]
         found = [part(disk, rows, first=rows[0]["id"]) for rows in (long[:20], long[20:], short)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
-from airflow_provider_raybatch.job.output.run_statistics import _stats
+from airflow_provider_raybatch.job.output.report import _stats
 
 FIRST = 1_700_000_000.0
 

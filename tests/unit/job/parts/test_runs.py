@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.job.output.publish import Target, publish, ranges
+from airflow_provider_raybatch.job.output.publish import Target, publish
+from airflow_provider_raybatch.job.output.rows import ranges
 from airflow_provider_raybatch.job.parts.ledger import add_up, look_back
 from airflow_provider_raybatch.job.parts.part import Part, listed, read_between
 from airflow_provider_raybatch.storage.folder import LocalFolder

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raybatch.job.input.table import table_of
-from airflow_provider_raybatch.job.output import publish as publish_module
-from airflow_provider_raybatch.job.output.publish import Target, publish, ranges
+from airflow_provider_raybatch.job.output import rows as rows_module
+from airflow_provider_raybatch.job.output.publish import Target, publish
+from airflow_provider_raybatch.job.output.rows import ranges
 from airflow_provider_raybatch.job.output.schema import footers
 from airflow_provider_raybatch.job.parts import part as part_module
 from airflow_provider_raybatch.job.parts.part import read_between, write_all
@@ -99,7 +100,7 @@ def test_a_range_is_cut_where_the_long_rows_lie(disk: LocalFolder, monkeypatch: 
         found.append(part(disk, [{"n": n} for n in own], answers, ordinals=own, submission=replica))
     decoded = {one.path: footer.decoded for one, footer in zip(found, footers(disk, found), strict=True)}
     target = Target(disk, "data", "dead", "parquet", {"n": pa.int64()}, ONE)
-    monkeypatch.setattr(publish_module, "_MOST_DECODED", 20_000)
+    monkeypatch.setattr(rows_module, "_MOST_DECODED", 20_000)
     cut = ranges(found, 800, 800, decoded)
     assert len(cut) < 20
     done = [publish(one, target) for one in cut]

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.job.planning.context_length import (
     context_length,
     context_on_cpus,
 )
-from airflow_provider_raybatch.job.planning.gpus import known_gpus
+from airflow_provider_raybatch.job.planning.engine_memory import known_gpus
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes, fit_of
 from tests.support.approved import AssertSentences
 from tests.support.model_configs import SHAPES, gpu, sizes

@@ -9,12 +9,12 @@ import pytest
 
 from airflow_provider_raybatch.job.planning import engine_memory
 from airflow_provider_raybatch.job.planning.engine_memory import (
+    GIB,
     EngineSizes,
     memory_of,
     sizes_of,
     weights_of_gpu,
 )
-from airflow_provider_raybatch.job.planning.gpus import GIB
 from tests.support.model_configs import DEEPSEEK_V3, QWEN3_30B_A3B, SHAPES, gpu, shaped
 
 LONG, SHORT = {"max_model_len": 131_072}, {"max_model_len": 8192}

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.planning import fit
-from airflow_provider_raybatch.job.planning.engine_memory import DEFAULT_UTILIZATION
-from airflow_provider_raybatch.job.planning.gpu_share import (
+from airflow_provider_raybatch.job.planning.engine_memory import DEFAULT_UTILIZATION, known_gpus
+from airflow_provider_raybatch.job.planning.fit import (
     OUTSIDE,
     share_refusal,
     smallest_share,
     utilization_of,
     with_utilization,
 )
-from airflow_provider_raybatch.job.planning.gpus import known_gpus
 from airflow_provider_raybatch.job.planning.model_fit import fit_of
 from airflow_provider_raybatch.job.planning.node_groups import times
 from airflow_provider_raybatch.job.planning.plan import ClusterView

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.job.planning.gpus import GIB, gpu_named, known_gpus
+from airflow_provider_raybatch.job.planning.engine_memory import GIB, gpu_named, known_gpus
 
 NAMES = ("T4", "V100", "L4", "A10G", "L40S", "A100", "A100-40G", "A100-80G", "RTX-PRO-6000", "H20", "H100",
          "H200", "B200", "GB200", "B300", "GB300")  # fmt: skip

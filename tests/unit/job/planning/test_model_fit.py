@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.planning.gpus import GIB, gpu_named, known_gpus
+from airflow_provider_raybatch.job.planning.engine_memory import GIB, gpu_named, known_gpus
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes, fit_of, refusal, tokens_in_words
 from tests.support.approved import AssertSentences
 from tests.support.model_configs import DEEPSEEK_V3, QWEN3_30B_A3B, SHAPES, gpu

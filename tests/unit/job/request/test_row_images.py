@@ -10,8 +10,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.row_template import FilledTemplate
 from airflow_provider_raybatch.job.request.messages import text_of
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all, renderer
-from airflow_provider_raybatch.job.request.row_text import texts_of, with_texts
-from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens
+from airflow_provider_raybatch.job.request.row_text import SpecialTokens, texts_of, with_texts
 from airflow_provider_raybatch.job.row import IMAGE_PART, Image, Request, RowFailure
 from tests.support.approved import AssertSentences
 from tests.support.specs import spec

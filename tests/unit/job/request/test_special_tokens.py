@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer
-from airflow_provider_raybatch.job.request.special_tokens import SpecialTokens, special_tokens_of
+from airflow_provider_raybatch.job.request.row_text import SpecialTokens, special_tokens_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.chat_models import MODELS, ChatModel
 

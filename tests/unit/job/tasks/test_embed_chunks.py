@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import open_dataset
-from airflow_provider_raybatch.job.output.dataset_rows import dataset_rows
+from airflow_provider_raybatch.job.output.rows import dataset_rows
 from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.registry import task_of

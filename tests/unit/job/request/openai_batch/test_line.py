@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_raybatch.contract.arguments.data import COMPLETIONS, EMBEDDINGS
 from airflow_provider_raybatch.job.output.openai_batch.bodies import chat_completion
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
-from airflow_provider_raybatch.job.request.openai_batch.refusal import LineError
+from airflow_provider_raybatch.job.request.openai_batch.parameters import LineError
 from airflow_provider_raybatch.job.request.render import renderer
 from airflow_provider_raybatch.job.row import IMAGE_PART, Request
 from tests.support.openai_lines import chat, completion, line
