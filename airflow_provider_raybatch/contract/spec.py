@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.arguments.sampling import (
 from airflow_provider_raybatch.contract.arguments.steps import AskedStep
 from airflow_provider_raybatch.contract.base import sentence
 from airflow_provider_raybatch.contract.location import check_absolute, check_model_folder, plain, reads_into
-from airflow_provider_raybatch.contract.spec_arguments import VLLM_PROCESSOR, Identity
+from airflow_provider_raybatch.contract.spec_arguments import Identity
 from airflow_provider_raybatch.contract.step_specs import (
     FanOut,
     StepColumns,
@@ -73,15 +73,6 @@ class BatchInferenceSpec(Identity):
         return self
 
     @model_validator(mode="after")
-    def _served_lines_are_answered(self) -> BatchInferenceSpec:
-        if self.served_batch is not None and not self.answers_lines:
-            raise ValueError(
-                f"served_batch: it is answered by lines, and destination_format is "
-                f"{self.destination_format!r}; set 'openai_batch'"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _model_folders_are_absolute(self) -> BatchInferenceSpec:
         if not self.has_vllm_sampling:
             return self  # a server's model names look like paths
@@ -122,13 +113,6 @@ class BatchInferenceSpec(Identity):
 
     @model_validator(mode="after")
     def _typed_columns_have_a_place(self) -> BatchInferenceSpec:
-        if self.response_format in ("text", "json_object"):
-            return self
-        if not self.has_vllm_sampling:
-            raise ValueError(
-                f"response_format: processor {self.processor['config']!r} takes no schema from here; use "
-                "engine 'vllm', or give the schema by the server's own parameter in sampling"
-            )
         if self.response_schema is not None:
             self._check_typed(self.response_schema)
         return self
@@ -158,14 +142,7 @@ class BatchInferenceSpec(Identity):
     @model_validator(mode="after")
     def _calls_can_be_read(self) -> BatchInferenceSpec:
         if self.tools is None:
-            if self.tool_call_parser is not None and not any(one.tools for one in self.steps or ()):
-                raise ValueError("tool_call_parser: it has no effect without tools; give them, or remove it")
             return self
-        if self.prompt_column is not None:
-            raise ValueError(
-                "tools: prompt_column sends raw prompts, to which no chat template adds tools; use prompt or "
-                "messages"
-            )
         if self.calls_tools and (self.response_format != "text" or self.sampling.get("structured_outputs")):
             what = "structured_outputs" if self.response_format == "text" else "response_format"
             raise ValueError(
@@ -182,27 +159,6 @@ class BatchInferenceSpec(Identity):
     def with_tools(self) -> dict[str, BatchInferenceSpec]:
         """The specs of the questions that offer tools, by their steps; by an empty name without steps."""
         return {one.step_name: one for one in self.step_specs() if one.tools is not None}
-
-    @model_validator(mode="after")
-    def _adapters_are_loaded_here(self) -> BatchInferenceSpec:
-        if not self.adapter_locations:
-            return self
-        field = "steps" if self.steps else "adapters" if self.adapter is None else "adapter"
-        if self.engine_args.get("enable_lora", True) is not True:
-            raise ValueError(f"engine_args: enable_lora is off, and {field} needs it; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _prompts_are_tokenised_here(self) -> BatchInferenceSpec:
-        if self.engine != "ray_data_llm":
-            return self
-        processor = self.processor.get("config", VLLM_PROCESSOR)
-        if self.special_tokens_in_text != "keep" and not processor.endswith("EngineProcessorConfig"):
-            raise ValueError(
-                f"special_tokens_in_text: processor {processor!r} leaves special tokens to its server; use "
-                "engine 'vllm', or leave special_tokens_in_text out"
-            )
-        return self
 
     @model_validator(mode="after")
     def _steps_have_their_engine(self) -> BatchInferenceSpec:
@@ -242,12 +198,10 @@ class BatchInferenceSpec(Identity):
     def _source_is_not_destination(self) -> BatchInferenceSpec:
         destination = self.destination
         for path in self.source:
-            if plain(path) == plain(destination):
-                raise ValueError(f"destination: {destination!r} is also the source; choose another folder")
-            if reads_into(path, destination):
+            if plain(path) == plain(destination) or reads_into(path, destination):
                 raise ValueError(
-                    f"destination: {destination!r} lies inside the source {path!r}, so the next run would "
-                    "read its own output; choose a folder outside"
+                    f"destination: {destination!r} is the source {path!r} or lies in it, so the next run "
+                    "would read its own output; choose a folder outside"
                 )
         return self
 
@@ -258,12 +212,10 @@ class BatchInferenceSpec(Identity):
         store = self.reuse
         others = [("destination", self.destination), *(("source", path) for path in self.source)]
         for what, path in others:
-            if plain(path) == plain(store):
-                raise ValueError(f"reuse: {store!r} is also the {what}; choose another folder")
-            if reads_into(path, store) or reads_into(store, path):
+            if plain(path) == plain(store) or reads_into(path, store) or reads_into(store, path):
                 raise ValueError(
-                    f"reuse: {store!r} and the {what} {path!r} lie one inside the other, so rows and stored "
-                    "responses would mix; choose a folder apart"
+                    f"reuse: {store!r} and the {what} {path!r} are one folder, or lie one inside the other, "
+                    "so rows and stored responses would mix; choose a folder apart"
                 )
         return self
 

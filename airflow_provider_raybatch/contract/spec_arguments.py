@@ -160,6 +160,11 @@ class SpecArguments(
         return bool(self.processor.get("config", VLLM_PROCESSOR) == VLLM_PROCESSOR)
 
     @property
+    def asks_server(self) -> bool:
+        """Whether a processor of Ray's asks a server, which tokenises the prompts."""
+        return not str(self.processor.get("config", VLLM_PROCESSOR)).endswith("EngineProcessorConfig")
+
+    @property
     def context_decides(self) -> bool:
         """Whether the context length decides responses: they fill it, or prompts are cut to it."""
         is_bounded = self.pools or self.sampling.get("max_tokens") is not None

@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 from airflow_provider_raybatch.contract.arguments.engine import revision_of
 from airflow_provider_raybatch.contract.arguments.response_schema import (
-    followed,
     kind_of_values,
     properties_of,
 )
-from airflow_provider_raybatch.contract.arguments.steps import REJECTED_COLUMN, AskedStep, StepArguments
-from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.arguments.steps import AskedStep, StepArguments
 
 
 def fields_of(asked: AskedStep, sampling: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,13 +110,6 @@ def check_columns(steps: Sequence[StepColumns]) -> None:
                     f"{where}: it reads {column!r}, a column that this step or a later one makes; change the "
                     "order of the steps"
                 )
-            for earlier in steps[:number]:
-                name = f"{earlier.step.name}_{REJECTED_COLUMN}"
-                if column.lower() == name.lower() and not earlier.step.goes_on_rejected:
-                    raise ValueError(
-                        f"{where}: it reads {column!r}, which step {earlier.step.name!r} makes with "
-                        "on_rejected='continue' alone; set it there"
-                    )
         if double := made & own:
             raise ValueError(
                 f"{where}: its column {min(double)!r} is that of an earlier step, too; rename one step"
@@ -199,19 +190,9 @@ def _check_each(one: FanOut, name: str, earlier: Mapping[str, FanOut]) -> None:
 
 
 def _check_best(name: str, schema: Mapping[str, Any] | None) -> None:
-    if schema is None:
+    properties = {} if schema is None else properties_of(schema)
+    if name not in properties or kind_of_values(properties[name], schema) not in _RANKED:
         raise ValueError(
-            f"best: {name!r} is read in the response, which is text; give a JSON schema with this property "
-            "in response_format"
-        )
-    properties = properties_of(schema)
-    if name not in properties:
-        raise ValueError(
-            f"best: {name!r} is not a property of response_format; name one of {shown(sorted(properties))}"
-        )
-    if kind_of_values(properties[name], schema) not in _RANKED:
-        part, _ = followed(properties[name], schema)
-        raise ValueError(
-            f"best: {name!r} is {shown(part)}, whose values have no order; give it the type 'integer', "
-            "'number' or 'boolean'"
+            f"best: {name!r} is not a property with an order; give response_format a JSON schema in which it "
+            "has the type 'integer', 'number' or 'boolean'"
         )

@@ -84,6 +84,10 @@ _LINES = Other(f"format {OPENAI_BATCH!r}", "format", lambda spec: spec.asks_by_l
 _STEPS, _REUSE, _ADAPTERS, _ADAPTER_COLUMN = map(_is_given, ("steps", "reuse", "adapters", "adapter_column"))
 _CHUNKS, _DOCUMENTS = map(_is_given, ("chunk_tokens", "documents_column"))
 _RAY = Other("engine 'ray_data_llm'", "engine", lambda spec: spec.engine == "ray_data_llm")
+_NOT_VLLM = Other("another processor than vLLM's", "processor", lambda spec: not spec.has_vllm_sampling)
+_SERVER = Other("a server's processor", "processor", lambda spec: spec.asks_server)
+_OWN_TOOLS = Other("tools", "tools", lambda spec: spec.tools is not None)
+_TOOLS = Other("tools", "tools", lambda spec: spec.tools or any(one.tools for one in spec.steps or ()))
 _ANSWERS_LINES = Other(
     f"destination_format {OPENAI_BATCH!r}", "destination_format", lambda spec: spec.answers_lines
 )
@@ -153,6 +157,19 @@ RULES: tuple[Conflict, ...] = (
         (("query", "document", "documents_column"), "steps generate text"),
         ("images", "each step names those that it shows", "give them to the steps"),
         ("on_overlong", "steps don't cut prompts"),
+    ),
+    Conflict("tool_call_parser", _TOOLS, "it reads their calls", "give them, or remove it", needs=True),
+    Conflict(
+        "prompt_column", _OWN_TOOLS, "it sends raw prompts, to which no chat template adds tools",
+        "use prompt or messages",
+    ),
+    Conflict(
+        "special_tokens_in_text", _SERVER, "its server reads special tokens", _OTHER_ENGINE
+    ),
+    Conflict(
+        "response_format", _NOT_VLLM, "it takes no schema from here",
+        "use engine 'vllm', or give the schema by the server's own parameter in sampling",
+        lambda spec: spec.response_format not in ("text", "json_object"),
     ),
     *_of_tasks(),
     *_against(

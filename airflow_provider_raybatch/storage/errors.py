@@ -81,17 +81,8 @@ _EXPIRED = Cause(
 _BY_CODE = {
     "ExpiredToken": _EXPIRED,
     "TokenRefreshRequired": _EXPIRED,
-    "RequestTimeTooSkewed": Cause(
-        "the clock of this machine differs from that of S3 by more than 15 minutes; set it, by NTP for "
-        "example",
-        FailureClass.STORAGE,
-    ),
 }
 _OTHER_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
-_UNKNOWN_ISSUER = Cause(
-    "its certificate is of an authority that this machine doesn't know; set verify in the extra of the aws "
-    "connection to the authority's PEM file, or AWS_CA_BUNDLE in the environment"
-)
 
 
 @contextlib.contextmanager
@@ -249,11 +240,9 @@ def _cause_of(text: str) -> Cause | None:
             "or AWS_REGION in the environment"
         )
     if wrong := _CERTIFICATE.search(text):
-        if wrong[1].startswith("UnknownIssuer"):
-            return _UNKNOWN_ISSUER
         return Cause(
-            f"its certificate can't be used ({wrong[1].removesuffix('Context')}); correct endpoint_url, the "
-            "clock of this machine, or the certificate"
+            f"its certificate can't be used ({wrong[1].removesuffix('Context')}); set verify in the extra of "
+            "the aws connection to the PEM file of its authority, or correct endpoint_url"
         )
     if "InvalidContentType" in text:  # what rustls makes of an answer that is not TLS
         return Cause("it speaks http and not https; correct endpoint_url")

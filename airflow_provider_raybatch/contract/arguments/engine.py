@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from airflow_provider_raybatch.contract.arguments.limits import AcceleratorType
-from airflow_provider_raybatch.contract.base import ContractModel, requirement, shown
+from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.location import check_location, check_model_folder
 
 
@@ -133,10 +133,8 @@ class EngineArguments(ContractModel):
             return _range(value)
         try:
             return _AT_LEAST_ONE.validate_python(value)
-        except ValidationError as error:
-            first = error.errors()[0]
-            must = requirement(first["type"], first["msg"], first.get("ctx", {}))
-            raise ValueError(f"{must}, but it is {shown(value)}") from None
+        except ValidationError:
+            raise ValueError(f"it must be a whole number of at least 1, but it is {shown(value)}") from None
 
     @field_validator("engine_args")
     @classmethod

@@ -14,33 +14,22 @@ from urllib.parse import unquote
 
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import CONSTRAINTS
 from airflow_provider_raybatch.contract.base import checked_column_name, shown
-from airflow_provider_raybatch.contract.text import count_of, nearest
 
 _KINDS = {"integer": "a number", "number": "a number", "boolean": "true or false", "string": "text"}
 """What a property of a JSON schema holds, by its type."""
 _TYPES = (*_KINDS, "array", "null", "object")
-MOST_PROPERTIES = 2000
-"""As many columns as `postprocess` may add."""
 
 
 def schema_problem(error: Any) -> str:
     """What is wrong with a JSON schema, with the keyword's path; of jsonschema's ``SchemaError``."""
-    path = [None, None, *error.absolute_path]
-    values = error.instance if isinstance(error.instance, list) else [error.instance]
-    unknown = next((one for one in values if isinstance(one, str) and one not in _TYPES), None)
-    of_type = path[-1] == "type" and path[-2] not in ("properties", "$defs", "definitions")
-    if unknown is not None and (of_type or path[-2] == "type"):
-        near = nearest(unknown, _TYPES)
-        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(_TYPES))}"
-        return f"{error.json_path}: {unknown!r} is not a type of JSON; {hint}"
+    path = list(error.absolute_path)
+    if "type" in path[-2:] and path[-2:-1] != ["properties"]:
+        return f"{error.json_path}: {error.instance!r} is not a type of JSON; known are {', '.join(_TYPES)}"
     return f"{error.json_path}: {error.message}"
 
 
 def unwrapped(value: Mapping[str, Any]) -> Any:
-    """`value` without OpenAI's forms around it: its ``text`` and ``json_object``, or the schema alone.
-
-    :raises ValueError: it wraps no schema.
-    """
+    """`value` without OpenAI's forms around it: its ``text`` and ``json_object``, or the schema alone."""
     kind = value.get("type")
     if kind in ("text", "json_object") and set(value) == {"type"}:
         return kind
@@ -48,12 +37,7 @@ def unwrapped(value: Mapping[str, Any]) -> Any:
         return value
     inner = value.get("json_schema", value)
     schema = inner.get("schema") if isinstance(inner, Mapping) else None
-    if not isinstance(schema, Mapping):
-        raise ValueError(
-            f"{shown(dict(value))} is OpenAI's form without a schema in it; put one under 'json_schema', "
-            "'schema', or give the schema alone"
-        )
-    return schema
+    return schema if isinstance(schema, Mapping) else value
 
 
 def followed(part: Any, root: Any, seen: frozenset[str] = frozenset()) -> tuple[Any, frozenset[str]]:
@@ -99,28 +83,13 @@ def properties_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     :raises ValueError: the top of the schema is not an object, or has no properties that can be columns.
     """
     top, _ = followed(schema, schema)
-    if not isinstance(top, Mapping):
-        raise ValueError(f"'$ref' at the top of {shown(dict(schema))} leads to no schema in it; correct it")
-    kind, properties = top.get("type", "object"), top.get("properties")
-    if kind != "object" or ("type" not in top and properties is None):
-        allowed = f"'type': {kind!r}" if "type" in top else shown(dict(top))
+    properties = top.get("properties") if isinstance(top, Mapping) else None
+    if not isinstance(properties, Mapping) or not properties or top.get("type", "object") != "object":
         raise ValueError(
-            f"the schema has {allowed} at its top, and only an object has properties that become columns; "
-            "wrap it: {'type': 'object', 'properties': {'items': ...}, 'required': ['items']}"
+            f"{shown(dict(schema))} has no object with 'properties' at its top, and these become columns; "
+            "wrap it: {'type': 'object', 'properties': {'items': ...}, 'required': ['items']}, or write "
+            "response_format='json_object' for any object"
         )
-    if not isinstance(properties, Mapping) or not properties:
-        raise ValueError(
-            "the schema has no 'properties' at its top, so it gives no columns; name each with its type, "
-            "or write response_format='json_object' for any object"
-        )
-    if len(properties) > MOST_PROPERTIES:
-        raise ValueError(
-            f"the schema has {count_of(len(properties), 'property', 'properties')}, and a dataset may have "
-            f"{MOST_PROPERTIES:,} columns; put some into one object"
-        )
-    for name, inner in properties.items():
-        if not isinstance(name, str) or not isinstance(inner, (Mapping, bool)):
-            raise ValueError(f"properties: {shown(name)} is {shown(inner)}; give a text and a JSON schema")
     return dict(properties)
 
 
@@ -152,13 +121,12 @@ def constrained(sampling: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[
     :raises ValueError: they have another constraint.
     """
     given = sampling.get("structured_outputs") or {}
-    if not isinstance(given, Mapping):
-        raise ValueError("sampling: structured_outputs is set by response_format; remove it")
+    known = given if isinstance(given, Mapping) else dict.fromkeys(CONSTRAINTS, given)
     for name in CONSTRAINTS:
-        if (value := given.get(name)) is not None and not (name == "json" and _is_same(value, schema)):
+        if (value := known.get(name)) is not None and not (name == "json" and _is_same(value, schema)):
             raise ValueError(
-                f"sampling: structured_outputs has {name!r}, and response_format sets another constraint; "
-                "keep one of both"
+                "sampling: structured_outputs has a constraint, and response_format sets another one; keep "
+                "one of both"
             )
     return {**sampling, "structured_outputs": {**given, "json": dict(schema)}}
 

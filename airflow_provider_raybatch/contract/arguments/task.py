@@ -136,7 +136,10 @@ class TaskArguments(ContractModel):
                 raise ValueError(
                     f"pooling: model_task {self.model_task!r} has no parameter {name!r}; {remedy}"
                 )
-            _check(name, value, known[name])
+            is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            if not (isinstance(value, bool) if known[name] is bool else is_number):
+                must = "true or false" if known[name] is bool else "a whole number of at least 1"
+                raise ValueError(f"pooling: {name}: it must be {must}, but it is {shown(value)}")
         return self
 
     @property
@@ -148,15 +151,6 @@ class TaskArguments(ContractModel):
     def compares(self) -> bool:
         """Whether a query is compared with documents."""
         return MODEL_TASKS[self.model_task].compares
-
-
-def _check(name: str, value: Any, kind: type) -> None:
-    if kind is bool and not isinstance(value, bool):
-        raise ValueError(f"pooling: {name}: it must be true or false, but it is {shown(value)}")
-    if kind is int and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ValueError(
-            f"pooling: {name}: it must be a whole number of at least 1, but it is {shown(value)}"
-        )
 
 
 class ChunkArguments(ContractModel):

@@ -106,10 +106,8 @@ class ImageAccess:
         except ValueError as error:  # whose text may have the URL's login
             raise _refused(uri, "is not a URL that can be read; correct it") from error
         host = parts.hostname or ""
-        if "@" in parts.netloc:
-            raise _refused(uri, "has a login before its host; use a URL that needs none")
-        if port not in {None, 443}:
-            raise _refused(uri, f"has the port {port}; images are read from port 443 alone")
+        if "@" in parts.netloc or port not in {None, 443}:
+            raise _refused(uri, "has a login or a port; use a URL that needs none")
         if not parts.netloc.isascii() or host not in self.hosts:
             raise _refused(uri, "is on a host that is not allowed; add the host to image_hosts")
         path, query = (quote(text, safe=string.punctuation) for text in (parts.path, parts.query))

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Those whose decoders read nothing but their input: Pillow's for EPS starts Ghostscript, for example."""
 _NAMED = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-_OTHERS = ((b"<", "HTML, XML or SVG"), (b"%PDF-", "PDF"), (b"{", "JSON"))
 _WHITE = (255, 255, 255)
 _WIDE = ("I", "F")
 """Begin Pillow's modes of 16 and 32 bits a channel: ``convert("RGB")`` clips their values."""
@@ -64,7 +63,7 @@ def decode(content: bytes, most_pixels: int) -> npt.NDArray[np.uint8]:
     try:
         image = pillow.open(io.BytesIO(content), formats=FORMATS)
     except pillow.UnidentifiedImageError as error:
-        raise ImageError(f"{_what(content)}; write it as {_NAMED}") from error
+        raise ImageError(f"the image is in a format that is not read; write it as {_NAMED}") from error
     except pillow.DecompressionBombError as error:
         raise _too_many(min(most_pixels, 2 * pillow.MAX_IMAGE_PIXELS)) from error
     except Exception as error:  # of a decoder, by a damaged header
@@ -122,14 +121,6 @@ def _too_many(most: int) -> ImageError:
 
 def _damaged(error: Exception) -> ImageError:
     return ImageError(f"the image is damaged or cut off ({plain_reason(error)}); write it again")
-
-
-def _what(content: bytes) -> str:
-    if not content:
-        return "the image has no bytes"
-    start = content[:64].lstrip(b"\xef\xbb\xbf \t\r\n")
-    found = next((name for sign, name in _OTHERS if start.startswith(sign)), "in a format that is not read")
-    return f"the image is {found}"
 
 
 def fetch(image: Image, access: ImageAccess) -> Image:

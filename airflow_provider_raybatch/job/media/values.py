@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -19,8 +20,6 @@ from airflow_provider_raybatch.job.row import IMAGE_PART, Image, ImageError
 DATA = "data:"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _READ = ("s3", "https", "file")
-_BASE64 = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")
-"""How the Base64 of an image begins, as JPEG, PNG, GIF and WEBP."""
 _LONGEST_SHOWN = 100
 WHAT = "a content part of type 'image_url'"
 _KINDS = frozenset({"image", "image_url"})
@@ -35,7 +34,8 @@ def images_of(value: Any, what: str) -> list[Image]:
     :raises ImageError: the value is neither content nor a reference.
     """
     if isinstance(value, str) and value.lstrip().startswith("["):
-        value = _list_in(value, what)
+        with contextlib.suppress(ValueError, RecursionError):  # as a text it is refused below
+            value = json.loads(value)
     if not isinstance(value, (list, tuple)):
         found = _image_of(value, what)
         return [] if found is None else [found]
@@ -56,19 +56,10 @@ def image_at(text: str, what: str) -> Image:
     if text[: len(DATA)].lower() == DATA:
         return image_in(text, what)
     scheme = _SCHEME.match(text)
-    if scheme is not None and scheme[1] not in _READ:
+    if scheme[1] not in _READ if scheme is not None else not text.startswith("/"):
         raise ImageError(
-            f"{what} has the reference {_shown(text)}, and images are read from s3://, file:// and https://; "
-            "copy it there"
-        )
-    if text.startswith(_BASE64) and len(text) > _LONGEST_SHOWN:
-        raise ImageError(
-            f"{what} has Base64 without its type; write 'data:image/...;base64,' before it, or bytes"
-        )
-    if scheme is None and not text.startswith("/"):
-        raise ImageError(
-            f"{what} has the text {_shown(text)}, which is neither an absolute path nor a URI; give bytes, "
-            "or a reference such as s3://bucket/key"
+            f"{what} has the text {_shown(text)}, which is neither an absolute path nor a URI of s3://, "
+            "file:// or https://; give bytes, such a reference, or Base64 as data:image/png;base64,..."
         )
     return Image(uri=text)
 
@@ -118,11 +109,6 @@ def _of_struct(value: dict[str, Any], what: str) -> Image | None:
         raise _no_image(value, what)
     if not path:
         return None
-    if "/" not in path[:1] and _SCHEME.match(path) is None and not path.startswith(DATA):
-        raise ImageError(
-            f"{what} has the path {_shown(path)} and no bytes, and a relative path has no place here; write "
-            "the bytes into the dataset (Image(decode=False) with embed_external_files), or absolute paths"
-        )
     return image_at(path, what)
 
 
@@ -130,15 +116,6 @@ def _with_content(content: bytes, what: str) -> Image:
     if not content:
         raise ImageError(f"{what} has an image without bytes; write null where there is none")
     return Image(content=content, version=content_version(content))
-
-
-def _list_in(text: str, what: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise ImageError(
-            f"{what} has a text that begins as a list and is not JSON; write a JSON list"
-        ) from None
 
 
 def _shown(text: str) -> str:

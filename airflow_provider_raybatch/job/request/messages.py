@@ -45,16 +45,13 @@ def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
             raise RenderError(f"{what} is a string, but no JSON list of messages ({error})") from None
     if value is None:
         raise RenderError(f"{what} is null")
-    if not isinstance(value, list):
-        raise RenderError(f"{what} is {type(value).__name__}, not a list of messages")
-    if not value:
-        raise RenderError(f"{what} has no message in it")
+    if not isinstance(value, list) or not value:
+        raise RenderError(f"{what} has no list of messages")
     messages = [_as_chat(_without_nulls(_with_objects(message)), what) for message in value]
     for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise RenderError(f"{what} has a message without a role")
-        if "content" not in message and "tool_calls" not in message:
-            raise RenderError(f"{what} has a message without content")
+        has_role = isinstance(message, dict) and isinstance(message.get("role"), str)
+        if not has_role or not {"content", "tool_calls"} & message.keys():
+            raise RenderError(f"{what} has a message without a role or a content")
     return messages
 
 
@@ -66,9 +63,7 @@ def text_of(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
-        raise RenderError(
-            f"a message's content is {type(content).__name__}; give a text or a list of text parts"
-        )
+        raise RenderError(f"a message's content is {type(content).__name__}; give a text or a list of parts")
     return "\n".join(_text_of_part(part) for part in content if part != IMAGE_PART)
 
 
@@ -165,17 +160,9 @@ def _documents(value: Any, what: str) -> list[str]:
     if isinstance(value, str):
         with contextlib.suppress(ValueError):  # the message below says what it is instead
             value = json.loads(value)
-    if not isinstance(value, list):
-        raise RenderError(
-            f"{what} has no list of texts, but {'null' if value is None else 'another value'}; for one text "
-            "a row, use document"
-        )
-    if not value:
-        raise RenderError(f"{what} has a list without documents")
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        raise RenderError(f"{what} has no list of texts; for one text a row, use document")
     for number, one in enumerate(value):
-        if not isinstance(one, str):
-            kind = "null" if one is None else type(one).__name__
-            raise RenderError(f"{what} has a list whose document {number} is {kind}, not a text")
         not_blank(one, f"document {number} in the list of {what}")
     return value
 

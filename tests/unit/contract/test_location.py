@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ def test_a_folder_that_means_another_place_is_refused(assert_sentences: AssertSe
         return sentence
 
     assert_sentences(said)
-    assert f"such as '{Path.cwd().parent}/out'" in spec_error(destination="../out")
 
 
 def test_so_is_a_source(assert_sentences: AssertSentences) -> None:
@@ -39,7 +37,10 @@ def test_the_hub_is_a_source_and_no_destination() -> None:
 @pytest.mark.parametrize("uri", ["s3://my_conn@bucket/x", "s3://AKIA:secret@bucket/x"])
 def test_a_login_is_refused_and_not_shown(uri: str) -> None:
     sentence = spec_error(destination=uri)
-    assert "before the host of 's3://bucket/x'; remove it and name the connection in aws_conn_id." in sentence
+    assert (
+        "before the host of 's3://bucket/x'; remove it, and name the connection in aws_conn_id for S3."
+        in sentence
+    )
     assert "secret" not in sentence
     assert "secret" not in spec_error(source=["https://me:secret@host/x.csv"])
 
@@ -73,7 +74,6 @@ def test_a_model_folder_is_absolute(assert_sentences: AssertSentences) -> None:
         return sentence
 
     assert_sentences(said)
-    assert f"such as '{Path.cwd().parent}/model'" in spec_error(model="../model")
 
 
 @pytest.mark.parametrize(

@@ -138,16 +138,10 @@ def _text(body: dict[str, Any], spec: BatchInferenceSpec) -> Request:
     for name, value in body.items():
         if name not in _IGNORED_OF_TEXTS and value is not None:
             raise LineError(name[:100], "a batch takes no such parameter; remove it", UNSUPPORTED)
-    if body.get("encoding_format") not in (None, "float", "base64"):
-        raise wrong("encoding_format", "'float' or 'base64'", body["encoding_format"])
     of_job = spec.pooling.get("dimensions")
-    if body.get("dimensions") not in (None, of_job):
-        raise LineError(
-            "dimensions",
-            f"all lines of a batch have those of the job's pooling ({of_job or 'the whole vector'}), not "
-            f"{shown(body['dimensions'])}",
-            UNSUPPORTED,
-        )
+    for name, known in (("encoding_format", (None, "float", "base64")), ("dimensions", (None, of_job))):
+        if body.get(name) not in known:
+            raise wrong(name, f"one of {', '.join(map(repr, known[1:]))} in this batch", body[name])
     if len(texts) == 1:
         return Request(prompt=texts[0])
     return Request(messages=[{"role": "user", "content": text} for text in texts])

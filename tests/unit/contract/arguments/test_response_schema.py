@@ -82,7 +82,7 @@ def test_our_columns_are_those_of_a_dataset() -> None:
 def test_another_constraint_beside_the_schema_is_refused(form: Any) -> None:
     choice = {"structured_outputs": {"choice": ["a"]}}
     assert spec_error(response_format=form, sampling=choice).startswith(
-        "sampling: structured_outputs has 'choice', and response_format sets another constraint; keep one"
+        "sampling: structured_outputs has a constraint, and response_format sets another one; keep one"
     )
 
 
@@ -98,7 +98,7 @@ def test_the_same_schema_twice_is_one() -> None:
 def test_a_server_that_takes_no_schema_is_named() -> None:
     server = {"config": "HttpRequestProcessorConfig", "url": "http://x"}
     assert spec_error(response_format=INVOICE, engine="ray_data_llm", processor=server).startswith(
-        "response_format: processor 'HttpRequestProcessorConfig' takes no schema from here; use engine 'vllm'"
+        "response_format: it has no effect with another processor than vLLM's: it takes no schema from here"
     )
 
 

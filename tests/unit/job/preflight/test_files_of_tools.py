@@ -83,7 +83,7 @@ def test_chats_of_tools_are_read(tmp_path: Path, write: Callable[[Path], object]
 def test_a_map_without_a_role_fails_its_row(tmp_path: Path) -> None:
     path = duck("SELECT [MAP {'content': 'x'}] AS chat", tmp_path / "x.parquet")
     (failure,) = looked(path, messages_column="chat")[2]
-    assert failure.reason == "column 'chat' has a message without a role"
+    assert failure.reason == "column 'chat' has a message without a role or a content"
 
 
 class TestJson:

@@ -87,13 +87,9 @@ def test_rows_without_documents_are_dead_letters(place: EchoPlace) -> None:
     assert (manifest.counts.ok, manifest.counts.errors_by_step) == (2, {"template": 8})
     reasons = {letter["ordinal"]: letter["reason"] for letter in place.letters(manifest)}
     assert reasons[9] == "the text of query is empty, and a pooling model needs a text"
-    no_list = "column 'd' has no list of texts, but {}; for one text a row, use document"
-    assert reasons[1] == no_list.format("null")
-    assert reasons[3] == reasons[7] == no_list.format("another value")
-    assert reasons[2] == "column 'd' has a list without documents"
-    assert reasons[4] == "column 'd' has a list whose document 1 is null, not a text"
+    no_list = "column 'd' has no list of texts; for one text a row, use document"
+    assert {reasons[number] for number in (1, 2, 3, 4, 6, 7)} == {no_list}
     assert reasons[5] == "document 1 in the list of column 'd' is empty, and a pooling model needs a text"
-    assert reasons[6] == "column 'd' has a list whose document 0 is int, not a text"
 
 
 def test_a_long_pair_fails_or_its_document_is_cut(place: EchoPlace) -> None:

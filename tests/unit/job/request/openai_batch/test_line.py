@@ -322,7 +322,7 @@ def test_texts_for_vectors_are_not_blank() -> None:
     for fields in ({}, {"encoding_format": "base64", "user": "me"}, {"input": ["some text"]}):
         assert request(embed(**fields), model_task="embed") == Request(prompt="some text")
     assert request(embed(dimensions=8), model_task="embed", pooling={"dimensions": 8}).prompt
-    assert refused(embed(dimensions=8), model_task="embed")[:2] == ("dimensions", "unsupported_parameter")
+    assert refused(embed(dimensions=8), model_task="embed")[:2] == ("dimensions", "invalid_value")
     assert refused(embed(encoding_format="int8"), model_task="embed")[0] == "encoding_format"
     assert refused(embed(input=" \n"), model_task="embed")[0] == "input"
 
