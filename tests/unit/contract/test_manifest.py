@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A manifest and a report are read as they were written, and without what rows hold."""
+
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import pytest
+
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.failures import SpecError, without_values
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.report import FailureGroup, Report
 from airflow_provider_raybatch.contract.run_numbers import LastRun
+from tests.support import reports
 from tests.support.approved import AssertSentences
 from tests.support.specs import TASK
 
@@ -74,3 +80,34 @@ def test_lines_that_were_not_asked_are_no_main_failure() -> None:
     assert (summary.errors, summary.unanswered, summary.main_failure) == (8, 6, "engine")
     only = {"input": 6, "ok": 1, "error": 5, "errors_by_step": {"cancelled": 5}}
     assert parse(BatchManifest, document(counts=only)).summary().main_failure is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("it's not JSON (no value): 'My card is 4711'", "it's not JSON (no value): '...'"),
+        ('not a choice: "I can\'t say", or cut', "not a choice: '...', or cut"),
+        ("not a choice: 'she said \\'no\\' 3 times'; the user's", "not a choice: '...'; the user's"),
+        ("not JSON: \"I can't say what the...", "not JSON: '...'"),
+        ("the prompt has 5,000 tokens, and the model's context 4,096", None),
+    ],
+)
+def test_what_a_reason_quotes_is_left_out(text: str, shown: str | None) -> None:
+    assert without_values(text) == (text if shown is None else shown)
+
+
+def test_nothing_of_rows_is_left_without_content() -> None:
+    secret = "My card is 4711"
+    failure = f"max_errors: 3 rows failed: 3 in step 'parse' (row 5: the response is not JSON: {secret!r})."
+    group = FailureGroup(step="parse", rows=3, reason=f"the response is not JSON: {secret!r}")
+    report = reports.changed(failures=[group], failure=failure, state="failed").without_content()
+    assert "4711" not in report.model_dump_json()
+    assert report.failure == (
+        "max_errors: 3 rows failed: 3 in step 'parse' (row 5: the response is not JSON: '...')."
+    )
+    assert report.without_content() == report
+
+
+def test_an_argument_stays_named() -> None:
+    report: Report = reports.refused()
+    assert report.without_content().failure == report.failure

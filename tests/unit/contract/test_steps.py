@@ -1,15 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A spec with steps: what each step asks by itself, and which steps are refused."""
+"""Steps: conditions on rows, arguments of each, and steps about completions."""
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
 from typing import Any, ClassVar
 
-from airflow_provider_raybatch.contract.arguments.steps import StepArguments
+import pytest
+
+from airflow_provider_raybatch.contract.arguments.steps import (
+    OPERATORS,
+    StepArguments,
+    check_condition,
+    holds,
+)
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from tests.support.approved import AssertSentences
 from tests.support.specs import spec, spec_error
+
+VALUES = [None, 4, 4.5, Decimal("4.5"), True, "4", "five", [4], math.nan]
+
+
+@pytest.mark.parametrize(
+    ("operator", "other", "fulfilled"),
+    [
+        ("is null", None, [None]),
+        ("is not null", None, [4, 4.5, Decimal("4.5"), True, "4", "five", [4], math.nan]),
+        ("==", 4, [4]),
+        ("==", 4.5, [4.5, Decimal("4.5")]),
+        ("==", "4", ["4"]),
+        ("==", True, [True]),
+        ("!=", 4, [4.5, Decimal("4.5"), math.nan]),
+        ("!=", "4", ["five"]),
+        ("!=", False, [True]),
+        ("<", 4.5, [4]),
+        ("<=", 4.5, [4, 4.5, Decimal("4.5")]),
+        (">", 4, [4.5, Decimal("4.5")]),
+        (">=", 4, [4, 4.5, Decimal("4.5")]),
+        ("<", "5", ["4"]),
+        (">=", False, [True]),
+        ("in", [4, "five"], [4, "five"]),
+        ("in", [], []),
+        ("not in", [4], [4.5, Decimal("4.5"), math.nan]),
+        ("not in", [4, "4"], [4.5, Decimal("4.5"), "five", math.nan]),
+        ("not in", [True], []),
+        ("not in", [], [4, 4.5, Decimal("4.5"), True, "4", "five", [4], math.nan]),
+    ],
+)
+def test_nulls_and_other_kinds_fulfil_nothing(operator: str, other: Any, fulfilled: list[Any]) -> None:
+    found = [value for value in VALUES if holds(value, operator, other)]
+    assert [repr(value) for value in found] == [repr(value) for value in fulfilled]
+
+
+@pytest.mark.parametrize("digits", ["0.1", "19.99", "-2.675", "1E+22"])
+def test_a_decimal_equals_the_number_that_is_written_alike(digits: str) -> None:
+    value, number = Decimal(digits), float(digits)
+    fulfilled = [
+        operator for operator in ("==", "!=", "<", "<=", ">", ">=") if holds(value, operator, number)
+    ]
+    assert fulfilled == ["==", "<=", ">="]
+    assert holds(value, "in", [number, 7.5])
+    assert not holds(value, "not in", [number, 7.5])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_each_operator_can_be_written_and_judges(operator: str) -> None:
+    other: list[Any] = [] if "null" in operator else [["a"]] if "in" in operator.split() else ["a"]
+    check_condition(("column", operator, *other))
+    assert {holds(value, operator, *other) for value in (None, "a", "b", " ")} == {True, False}
+
+
+def test_other_conditions_are_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(check_condition, ValueError)
+
 
 SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
 DRAFT = {
@@ -175,3 +240,69 @@ class TestRefusals:
     def test_a_step_without_columns_may_follow_another(self) -> None:
         """Nothing is said of columns that only the source may have."""
         assert in_steps({"name": "a", "prompt": "{row.b_response} {row.draft_text}"}, DRAFT).steps
+
+
+SCORE = {
+    "type": "object",
+    "properties": {
+        "score": {"$ref": "#/$defs/score"},
+        "why": {"type": "string"},
+        "fits": {"type": "boolean"},
+        "maybe": {"type": ["number", "null"]},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "level": {"anyOf": [{"$ref": "#/$defs/level"}, {"type": "null"}]},
+        "yes": {"anyOf": [{"type": "boolean", "const": True}, {"type": "boolean", "const": False}]},
+    },
+    "$defs": {"score": {"type": "integer"}, "level": {"enum": [1, 2.5]}},
+}
+DRAFTS: dict[str, Any] = {"name": "draft", "prompt": "{row.topic}", "sampling": {"n": 3}}
+REPAIR_EACH: dict[str, Any] = {"name": "repair", "prompt": "{row.draft_response}", "each": "draft"}
+RANKING: dict[str, Any] = {
+    "name": "judge",
+    "prompt": "{row.draft_response}",
+    "each": "draft",
+    "best": "score",
+    "response_format": SCORE,
+}
+
+
+def test_completions_go_back_to_one_sample() -> None:
+    other = {**DRAFTS, "name": "other"}
+    last = {**RANKING, "name": "last", "each": "repair"}
+    safety = {**RANKING, "name": "safety"}
+    steps = spec(steps=[DRAFTS, other, safety, REPAIR_EACH, last, {**last, "name": "end", "each": "last"}])
+    families = [one.asked_step.family for one in steps.step_specs() if one.asked_step]
+    own = ["draft", "safety", "repair", "last"]
+    assert families == [[], [], own[:1], own[:2], own[:3], own]
+    assert all(one.asks_several for one in steps.step_specs())
+
+
+@pytest.mark.parametrize("best", ["score", "fits", "maybe", "either", "level"])
+def test_what_has_an_order_ranks(best: str) -> None:
+    judge = spec(steps=[DRAFTS, {**RANKING, "best": best}]).step_specs()[-1]
+    assert {"judge_candidate", "judge_rejected", "judge_completions"} <= set(judge.step_columns)
+
+
+def test_steps_that_rank_nothing_are_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda steps: spec_error(steps=steps))
+
+
+def test_adapters_of_all_steps_are_loaded() -> None:
+    own = {**RANKING, "adapter": "acme/critic@abc"}
+    whole = spec(steps=[DRAFTS, REPAIR_EACH, own], adapter="/adapters/writer")
+    assert whole.adapter_locations == {
+        "/adapters/writer": "/adapters/writer",
+        "acme/critic": "acme/critic@abc",
+    }
+    assert [list(one.adapter_locations) for one in whole.step_specs()] == [
+        ["/adapters/writer"],
+        ["/adapters/writer"],
+        ["acme/critic"],
+    ]
+
+
+def test_another_adapter_of_the_judge_leaves_the_draft() -> None:
+    before = spec(steps=[DRAFTS, {**RANKING, "adapter": "/a"}]).step_specs()
+    after = spec(steps=[DRAFTS, {**RANKING, "adapter": "/b"}]).step_specs()
+    same = [one.response_digest == two.response_digest for one, two in zip(before, after, strict=True)]
+    assert same == [True, False]
