@@ -22,6 +22,7 @@ from airflow_provider_raybatch.job.media.allowed import (
     image_access,
 )
 from airflow_provider_raybatch.job.row import ImageError
+from tests.support.approved import AssertSentences
 from tests.support.image_files import access
 
 HOST = "images.example"
@@ -37,6 +38,7 @@ def of_files(*uris: str, **fields: Any) -> ImageAccess:
 def refused(uri: str, allowed: ImageAccess = ALLOWED) -> str:
     with pytest.raises(ImageError) as caught:
         allowed.located(uri)
+    assert len(str(caught.value)) < 1000
     return str(caught.value)
 
 
@@ -58,68 +60,8 @@ def test_an_allowed_reference_is_located(uri: str, place: object) -> None:
     assert ALLOWED.located(uri) == place
 
 
-@pytest.mark.parametrize(
-    ("uri", "why"),
-    [
-        ("/data/img-secret/a.png", "is not below image_roots (/data/img, s3://lake/img)"),
-        ("/data/a.png", "is not below image_roots"),
-        ("/data/img", "is not below image_roots"),
-        ("/etc/passwd", "is not below image_roots"),
-        ("s3://lake/img-secret/a.png", "is not below image_roots"),
-        ("s3://lake/a.png", "is not below image_roots"),
-        ("s3://lake2/img/a.png", "is not below image_roots"),
-        ("s3://Lake/img/a.png", "is not below image_roots"),
-        ("/data/img/../a.png", "has the name '..' between its slashes"),
-        ("/data/img/./a.png", "has the name '.' between its slashes"),
-        ("/data/img/%2e%2E/a.png", "has the name '%2e%2E' between its slashes"),
-        ("file:///data/img/%2e%2e/a.png", "has the name '..' between its slashes"),
-        ("file:///data/img/b%2f..%2f../a.png", "has the name '..' between its slashes"),
-        ("file:///data/img/%252e%252e/a.png", "has the name '%2e%2e' between its slashes"),
-        ("s3://lake/img/../a.png", "has the name '..' between its slashes"),
-        ("s3://lake/img/%2e%2e%2fa.png", "has the name '%2e%2e%2fa.png' between its slashes"),
-        ("s3://lake/img//a.png", "is not the location of an object"),
-        ("s3://lake/img/", "is not the location of an object"),
-        ("s3:///img/a.png", "is not the location of an object"),
-        ("s3://key@lake/img/a.png", "is not the location of an object"),
-        (f"s3://lake/img/{'a' * 1024}", "has a key of more than 1024 bytes"),
-        ("/data/img/b/", "is the path of a folder"),
-        ("img/a.png", "is relative; write the absolute path"),
-        ("~/a.png", "is relative"),
-        ("", "is relative"),
-        ("file:///data/img/a#b.png", "has a '#'"),
-        *(
-            (f"{scheme}/data/img/a.png", "is neither")
-            for scheme in ("file://host", "file:", "FILE://", "s3a:/")
-        ),
-        (f"http://{HOST}/a.png", "is neither https://, s3:// nor a path"),
-        (f"HTTPS://{HOST}/a.png", "is neither https://, s3:// nor a path"),
-        ("data:image/png;base64,AAAA", "is neither"),
-        ("gs://lake/img/a.png", "is neither"),
-        ("https://other.example/a.png", "is on a host that is not allowed; add the host to image_hosts"),
-        (f"https://{HOST}.evil.example/a.png", "is on a host that is not allowed"),
-        (f"https://evil.{HOST}/a.png", "is on a host that is not allowed"),
-        (f"https://{HOST}./a.png", "is on a host that is not allowed"),
-        ("https://\u212amages.example/a.png", "is on a host that is not allowed"),
-        ("https:///a.png", "is on a host that is not allowed"),
-        (f"https://{HOST}\\.evil.example/a.png", "is on a host that is not allowed"),
-        (f"https://{HOST}:8443/a.png", "has a login or a port"),
-        (f"https://{HOST}:x/a.png", "is not a URL that can be read"),
-        ("https://[::1/a.png", "is not a URL that can be read"),
-        (f"https://{HOST}@evil.example/a.png", "has a login or a port"),
-        (f"https://evil.example\\@{HOST}/a.png", "has a login or a port"),
-        (" /data/img/a.png", "white space"),
-        ("/data/img/a.png\n", "white space"),
-        ("/data/img/a\0.png", "control character"),
-        ("file:///data/img/a%00.png", "control character"),
-        ("/data/img/\ud800.png", "control character"),
-        (f"https://{HOST}/a\t.png", "control character"),
-        (f"/data/img/{'a/' * 5000}a.png", "has 10,015 characters"),
-    ],
-)
-def test_any_other_reference_is_refused(uri: str, why: str) -> None:
-    text = refused(uri)
-    assert why in text
-    assert len(text) < 1000
+def test_any_other_reference_is_refused(assert_sentences: AssertSentences) -> None:
+    assert_sentences(refused)
 
 
 def test_a_refusal_shows_neither_login_nor_signature() -> None:

@@ -9,9 +9,16 @@ import hashlib
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.job.media.values import count_in, images_of, taken
+from airflow_provider_raybatch.job.media.values import (
+    count_in,
+    holds_bytes,
+    images_of,
+    may_hold_images,
+    taken,
+)
 from airflow_provider_raybatch.job.row import IMAGE_PART, Image, ImageError
 from tests.support.approved import AssertSentences
 
@@ -95,3 +102,29 @@ def test_chat_of_texts_stays_as_it_is() -> None:
 
 def test_part_without_an_image_is_refused(assert_sentences: AssertSentences) -> None:
     assert_sentences(lambda **part: taken([user(TEXT, part)]), ImageError)
+
+
+STRUCT = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+HOLD_CONTENT = [pa.binary(), pa.large_binary(), pa.binary(4), STRUCT]
+REFERENCES = [pa.string(), pa.large_string(), pa.struct([("path", pa.string())]), pa.null()]
+OTHERS = [pa.int64(), pa.bool_(), pa.float32(), pa.struct([("x", pa.binary())]), pa.timestamp("s")]
+
+
+@pytest.mark.parametrize(
+    "kind", [*HOLD_CONTENT, *map(pa.list_, HOLD_CONTENT), pa.large_list(STRUCT)], ids=str
+)
+def test_content_is_told_from_references(kind: pa.DataType) -> None:
+    assert holds_bytes(kind)
+    assert may_hold_images(kind)
+
+
+@pytest.mark.parametrize("kind", [*REFERENCES, *map(pa.list_, REFERENCES)], ids=str)
+def test_references_are_images_without_bytes(kind: pa.DataType) -> None:
+    assert not holds_bytes(kind)
+    assert may_hold_images(kind)
+
+
+@pytest.mark.parametrize("kind", [*OTHERS, *map(pa.list_, OTHERS), pa.list_(pa.list_(STRUCT))], ids=str)
+def test_numbers_and_junk_are_no_images(kind: pa.DataType) -> None:
+    assert not holds_bytes(kind)
+    assert not may_hold_images(kind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report says of arguments, and whose files its copies replace."""
+"""The report of a run, and what the run took."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.output.report import explaining
+from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.output.report import _stats, explaining
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import submitted
 from tests.support.tools import ADD
@@ -61,3 +62,22 @@ def test_files_of_a_user_are_not_replaced(
     summary = attempt(disk, 0, numbered(tmp_path / "in.jsonl", 3))
     assert {name: disk.read(name) for name in mine} == mine
     assert summary.report_uri is not None
+
+
+FIRST = 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("request_at", "answer_at", "first", "began", "ended"),
+    [
+        pytest.param(FIRST + 1.5, FIRST + 9.25, FIRST, 1.5, 9.25, id="second replica"),
+        pytest.param(0.0, FIRST - 4, FIRST, 0.0, 0.0, id="only rows that fail before the engine"),
+        pytest.param(0.0, FIRST, 0.0, 0.0, 0.0, id="no request at all"),
+    ],
+)
+def test_seconds_of_a_replica(
+    request_at: float, answer_at: float, first: float, began: float, ended: float
+) -> None:
+    report = ReplicaProgress("replica", "node", first_request=request_at, last_answer=answer_at, gpus=["3"])
+    found = _stats(report, first)
+    assert (found.began_seconds, found.ended_seconds, found.gpus) == (began, ended, ["3"])

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placeholders are counted as models write them; tests/vllm/test_images.py has a real one."""
+"""Requests with images: placeholders in their text, and the model's processors."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.engine import vllm_compat_models
-from airflow_provider_raybatch.job.engine.images import ImagePrompts
+from airflow_provider_raybatch.job.engine.images import ImageProcessors, ImagePrompts, at_once
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.pictures import asking_about, images
 
@@ -123,3 +126,76 @@ def test_no_more_images_than_the_engine_takes(prompts: Any) -> None:
     made = prompts(lambda _: "<image>", most=2)
     assert made.rendered(asking_about("x", 2)) == "<image><image>x"
     assert "has 3 images, and the engine takes 2 a request" in why(made.rendered(asking_about("x", 3)))
+
+
+class Renderer:
+    """Copied as vLLM's, unless its model's classes don't allow that."""
+
+    def __init__(self, can_be_copied: bool = True) -> None:
+        self.can_be_copied = can_be_copied
+        self.in_use = threading.Lock()
+
+
+@pytest.fixture(autouse=True)
+def _copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    def copied(renderer: Renderer) -> Renderer:
+        if not renderer.can_be_copied:
+            raise TypeError("cannot pickle")
+        return Renderer()
+
+    monkeypatch.setattr(vllm_compat_models, "with_own_processor", copied)
+
+
+def used(processors: ImageProcessors, threads: int) -> set[Any]:
+    """The renderers that so many threads get, which all want one at once; no two threads have the same."""
+    begin = threading.Barrier(threads)
+
+    def use() -> list[Renderer]:
+        seen = []
+        begin.wait(30)
+        for _ in range(20):
+            with processors.one() as renderer:
+                assert renderer.in_use.acquire(blocking=False)
+                time.sleep(0.001)
+                seen.append(renderer)
+                renderer.in_use.release()
+        return seen
+
+    with ThreadPoolExecutor(threads) as pool:
+        return {one for made in [pool.submit(use) for _ in range(threads)] for one in made.result()}
+
+
+def test_one_request_at_a_time_needs_no_copy() -> None:
+    renderer = Renderer()
+    assert used(ImageProcessors(renderer), 1) == {renderer}
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_many_threads_share_two(threads: int) -> None:
+    renderer = Renderer()
+    processors = ImageProcessors(renderer, most=2)
+    with processors.one() as first, processors.one() as second:
+        assert first is renderer is not second
+    assert used(processors, threads) == {first, second}
+
+
+def test_eight_threads_share_four() -> None:
+    assert len(used(ImageProcessors(Renderer(), most=4), 8)) == 4
+
+
+@pytest.mark.parametrize(("cores", "requests"), [(1, 2), (2, 2), (4, 2), (6, 3), (8, 4), (96, 4)])
+def test_half_of_the_cores_process_images(cores: int, requests: int) -> None:
+    assert at_once(cores) == requests
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_a_model_that_can_not_be_copied_has_one(threads: int) -> None:
+    renderer = Renderer(can_be_copied=False)
+    assert used(ImageProcessors(renderer, most=4), threads) == {renderer}
+
+
+def test_a_request_that_fails_gives_its_renderer_back() -> None:
+    processors = ImageProcessors(Renderer(can_be_copied=False))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no pixels"), processors.one():
+            raise ValueError("no pixels")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores without conditional writes, and file systems without links, are found before a job pays."""
+"""Conditional writes are tried first; the first names of a large folder; files behind links."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import NoReturn
 
 import pytest
 
-from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.storage.errors import RetryLimits, StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
-from airflow_provider_raybatch.storage.operations import check_conditional_writes
+from airflow_provider_raybatch.storage.operations import check_conditional_writes, first_names
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3, first
 from tests.support.poor_s3 import IF_MATCH, IF_NONE_MATCH, PoorStore
@@ -150,3 +150,27 @@ def test_a_probe_that_fails_later_leaves_nothing(
     with pytest.raises(StorageError, match=r"can't write it \(InternalError\)"):
         check_conditional_writes(place, "_raybatch/probes/x", None)
     assert place.list() == []
+
+
+def test_names_are_listed_in_order_from_any_on(folder: Folder) -> None:
+    assert first_names(folder, "keys", 5) == []
+    for name in ("b", "d", "a", "c"):
+        folder.write(f"keys/{name}", b"x")
+    folder.write("keys2/other", b"x")
+    assert first_names(folder, "keys", 2) == ["a", "b"]
+    assert first_names(folder, "keys") == ["a", "b", "c", "d"]
+    assert first_names(folder, "keys", 9) == ["a", "b", "c", "d"]
+    assert first_names(folder, "keys", 2, "a") == ["b", "c"]
+    assert first_names(folder, "keys", 2, "bb") == ["c", "d"]
+    assert first_names(folder, "keys", 2, "d") == []
+
+
+def test_half_written_files_have_no_name(disk: LocalFolder) -> None:
+    for name in (".raybatch-x", "a"):
+        disk.write(f"keys/{name}", b"x")
+    assert first_names(disk, "keys", 5) == ["a"]
+
+
+def test_a_path_that_leads_out_has_no_names(disk: LocalFolder) -> None:
+    with pytest.raises(RaybatchError, match="leads out"):
+        first_names(disk, "../keys", 5)
