@@ -87,10 +87,9 @@ class S3Folder:
         return sorted(entries, key=lambda entry: entry.path)
 
     def holds(self, prefix: str) -> bool:
-        def attempt(store: S3Store, key: str) -> bool:
-            return any(store.list(prefix=key or None, chunk_size=1))
-
-        return self._call("list", prefix, attempt)
+        return self._call(
+            "list", prefix, lambda store, key: any(store.list(prefix=key or None, chunk_size=1))
+        )
 
     def folders(self, prefix: str = "") -> Sequence[str]:
         """Names of what lies directly below `prefix` and has files below itself."""
@@ -164,8 +163,7 @@ class S3Folder:
         return self._call("read", path, attempt)
 
     def open(self, path: str, size: int | None = None) -> BinaryIO:
-        if size is None:
-            size = self._find(path, _head)["size"]
+        size = self._find(path, _head)["size"] if size is None else size
         if size <= _READ_WHOLE:
             return io.BytesIO(self.read(path))
         return io.BufferedReader(RangedFile(self, Entry(path, size, "")), REQUEST_BYTES)
@@ -234,10 +232,8 @@ class S3Folder:
         wanted = several(paths)
 
         def attempt(store: S3Store, key: str) -> None:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 store.delete([self.key(path) for path in wanted])
-            except FileNotFoundError:
-                return
 
         if wanted:
             self._call("delete", wanted[0], attempt)

@@ -111,15 +111,7 @@ def _s3_options(
             "connect_timeout": timedelta(seconds=limits.connect),
             "timeout": timedelta(seconds=limits.answer),
         },
-        "retry_config": {
-            "max_retries": limits.repeats,
-            "retry_timeout": timedelta(seconds=limits.repeat),
-            "backoff": {
-                "init_backoff": timedelta(seconds=limits.first_pause),
-                "max_backoff": timedelta(seconds=limits.longest_pause),
-                "base": 2,
-            },
-        },
+        "retry_config": _retry_config(limits),
     }
     if endpoint:
         # Self-hosted stores seldom have the wildcard DNS that virtual-hosted requests need.
@@ -135,6 +127,15 @@ def _s3_options(
     elif authorities := given.ca_certificates or _bundle():
         options["client_options"]["root_certificate"] = authorities
     return {**options, **_identity(given)}
+
+
+def _retry_config(limits: errors.RetryLimits) -> dict[str, Any]:
+    pauses = timedelta(seconds=limits.first_pause), timedelta(seconds=limits.longest_pause)
+    return {
+        "max_retries": limits.repeats,
+        "retry_timeout": timedelta(seconds=limits.repeat),
+        "backoff": {"init_backoff": pauses[0], "max_backoff": pauses[1], "base": 2},
+    }
 
 
 def _credential(renewed: Callable[[], AwsCredentials | None]) -> S3Credential:

@@ -91,23 +91,9 @@ def prepare(
     task = task_of(spec).measured(good_outputs(folder, parts))
     found = input_types(seen.values(), source, task.column_names)
     inputs = {name: kind for name, kind in found.items() if not task.leaves_out(pa.field(name, kind))}
-    notes = Postprocess(spec.postprocess, f"{layout.POSTPROCESS}/{name}") if spec.postprocess else None
-    target = Target(
-        folder=folder,
-        data=f"{layout.DATA}/{name}",
-        dead_letter=f"{layout.DEAD_LETTER}/{name}",
-        format=spec.destination_format,
-        inputs=inputs,
-        task=task,
-        own_parts=own_parts,
-        run=journal.submission.run_id,
-        postprocess=notes,
-        errors=f"{layout.ERRORS}/{name}",
-        lines=_lines(spec, journal),
-    )
+    target = replace(_target(spec, journal, name, task), inputs=inputs, own_parts=own_parts)
     tally = Tally()
-    rows_per_range = _rows_per_range(spec, parts)
-    cut = _ranges(seen, rows_per_range, expected_rows, answers)
+    cut = _ranges(seen, _rows_per_range(spec, parts), expected_rows, answers)
     target, done = _publish(target, cut, expected_rows, parallel_map, tally)
     manifest = _manifest(spec, journal, target, seen, done, statistics, began, records, answers)
     if report is not None:
@@ -125,10 +111,23 @@ def commit(journal: Journal, manifest: BatchManifest) -> None:
     renew_copy(journal.folder, journal)
 
 
-def _lines(spec: BatchInferenceSpec, journal: Journal) -> AnswerLines | None:
-    if not spec.answers_lines:
-        return None
-    return AnswerLines(spec, journal.submission.run_id, int(journal.run_began() or time.time()))
+def _target(spec: BatchInferenceSpec, journal: Journal, name: str, task: Task) -> Target:
+    """The place of a commit of this name, without what its rows decide."""
+    run, path, lines = journal.submission.run_id, f"{layout.POSTPROCESS}/{name}", None
+    if spec.answers_lines:
+        lines = AnswerLines(spec, run, int(journal.run_began() or time.time()))
+    return Target(
+        folder=journal.folder,
+        data=f"{layout.DATA}/{name}",
+        dead_letter=f"{layout.DEAD_LETTER}/{name}",
+        format=spec.destination_format,
+        inputs={},
+        task=task,
+        run=run,
+        postprocess=Postprocess(spec.postprocess, path) if spec.postprocess else None,
+        errors=f"{layout.ERRORS}/{name}",
+        lines=lines,
+    )
 
 
 def _ranges(
@@ -186,62 +185,80 @@ def _manifest(
     records: Sequence[JobRecord],
     answers: Sequence[StepParts],
 ) -> BatchManifest:
-    names = target.task.names
-    last = [_Paid(part.submission_id, footer.paid, footer.filled) for part, footer in seen.items()]
-    own = [one for part, one in zip(seen, last, strict=True) if part.is_of(target.run)]
-    own += (of_earlier := _paid_in(target.folder, answers))
-    counts, totals = _counts(done, target.task), sum((one.totals for one in done), Totals())
+    names, counts = target.task.names, _counts(done, target.task)
     answered = added_up([one.answered for one in done])
-    totals, earlier = with_earlier(totals, answered), sum(answered[:-1], Answered())
-    paid = tokens_paid(((one.submission_id, one.tokens) for one in own), records)
-    filled = sum(one.filled for one in own)
     seconds, timing = time.monotonic() - began, statistics.timing
     total = round(timing.total_seconds + seconds, 2)
     timing = timing.model_copy(update={"commit_seconds": round(seconds, 2), "total_seconds": total})
+    submission = journal.submission
     return BatchManifest(
-        uri=f"{target.folder.uri}/{target.data}",
-        manifest_uri=f"{target.folder.uri}/{layout.manifest_file(target.data.rpartition('/')[2])}",
-        dead_letter_uri=f"{target.folder.uri}/{target.dead_letter}" if counts.error else None,
-        errors_uri=f"{target.folder.uri}/{target.errors}" if counts.error and target.lines else None,
+        **_places(target, done, bool(counts.error)),
+        **_tokens(target, seen, done, answered, statistics.cost, records, answers),
         format=target.format,
         ordered=spec.preserve_order,
-        files=[
+        schema=[Column(name=column.name, type=str(column.type)) for column in _as_read(target.schema)],
+        counts=counts,
+        reasons_by_step=_reasons(done),
+        steps=step_counts(spec, answered, counts.input, counts.errors_by_step),
+        last_run=_last_run(journal),
+        id_column=spec.id_column,
+        response_column=None if target.lines else names[target.task.output_type[0].name],
+        chunk_column=names[target.task.chunk_index] if target.task.chunk_index else None,
+        owner=submission.task,
+        run_token=submission.run_token,
+        submission_id=submission.submission_id,
+        created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **dict(statistics.model_copy(update={"timing": timing})),
+    )
+
+
+def _places(target: Target, done: Sequence[PublishedRange], has_errors: bool) -> dict[str, Any]:
+    """Where the files of a dataset lie, as its manifest says it."""
+    uri, name = target.folder.uri, target.data.rpartition("/")[2]
+    return {
+        "uri": f"{uri}/{target.data}",
+        "manifest_uri": f"{uri}/{layout.manifest_file(name)}",
+        "dead_letter_uri": f"{uri}/{target.dead_letter}" if has_errors else None,
+        "errors_uri": f"{uri}/{target.errors}" if has_errors and target.lines else None,
+        "files": [
             ManifestFile(path=one.path[len(target.data) + 1 :], rows=one.dataset_rows, bytes=one.bytes)
             for one in done
             if one.path is not None
         ],
-        schema=[Column(name=column.name, type=str(column.type)) for column in _as_read(target.schema)],
-        counts=counts,
-        tokens=Tokens(
+    }
+
+
+def _tokens(
+    target: Target,
+    seen: Mapping[Part, Footer],
+    done: Sequence[PublishedRange],
+    answered: Sequence[Answered],
+    cost: float | None,
+    records: Sequence[JobRecord],
+    answers: Sequence[StepParts],
+) -> dict[str, Any]:
+    """Tokens of a dataset: delivered, paid for and saved, as its manifest says it."""
+    last = [_Paid(part.submission_id, footer.paid, footer.filled) for part, footer in seen.items()]
+    own = [one for part, one in zip(seen, last, strict=True) if part.is_of(target.run)]
+    own += (of_earlier := _paid_in(target.folder, answers))
+    totals = with_earlier(sum((one.totals for one in done), Totals()), answered)
+    earlier = sum(answered[:-1], Answered())
+    paid = tokens_paid(((one.submission_id, one.tokens) for one in own), records)
+    return {
+        "tokens": Tokens(
             input=totals.input_tokens,
             cached=totals.cached_tokens,
             output=totals.output_tokens,
             filled=sum(one.filled for one in [*last, *of_earlier]),
             reasoning=totals.reasoning_tokens,
         ),
-        tokens_paid=paid,
-        tokens_lost=paid - sum(one.tokens for one in own),
-        tokens_saved=sum(sum(one.saved.values()) for one in done) + earlier.saved_tokens,
-        savings=_savings(done, earlier, filled, statistics.cost, paid),
-        tokens_generated=sum(one.generated for one in done) + earlier.generated_tokens,
-        reasons_by_step=_reasons(done),
-        steps=step_counts(
-            spec,
-            answered,
-            counts.input,
-            counts.errors_by_step,
-        ),
-        last_run=_last_run(journal),
-        id_column=spec.id_column,
-        response_column=None if target.lines else names[target.task.output_type[0].name],
-        chunk_column=names[target.task.chunk_index] if target.task.chunk_index else None,
-        finish_reasons=dict(totals.finish_reasons),
-        owner=journal.submission.task,
-        run_token=journal.submission.run_token,
-        submission_id=journal.submission.submission_id,
-        created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        **dict(statistics.model_copy(update={"timing": timing})),
-    )
+        "tokens_paid": paid,
+        "tokens_lost": paid - sum(one.tokens for one in own),
+        "tokens_saved": sum(sum(one.saved.values()) for one in done) + earlier.saved_tokens,
+        "savings": _savings(done, earlier, sum(one.filled for one in own), cost, paid),
+        "tokens_generated": sum(one.generated for one in done) + earlier.generated_tokens,
+        "finish_reasons": dict(totals.finish_reasons),
+    }
 
 
 def _counts(done: Sequence[PublishedRange], task: Task) -> Counts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -139,30 +140,36 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         count, rows = dataset_rows(good, target.task)
         flat = (some if target.lines else _flatten(some, target) for some in rows)
         path, size = write_rows(flat, range_.number, target)
-        bill = good.select(["origin", "paid", "output"])
-        own = _where(bill, pc.equal(bill["origin"], "generated"))
-        result = replace(
-            result,
-            path=path,
-            bytes=size,
-            dataset_rows=count,
-            totals=target.task.totals(bill["output"]),
-            origins={one["values"]: one["counts"] for one in bill["origin"].value_counts().to_pylist()},
-            saved=_by_origin(_where(bill, pc.invert(bill["paid"])), target.task),
-            carried=_by_origin(bill, target.task).get("carried", 0),
-            generated=target.task.totals(own["output"]).output_tokens,
-        )
+        bill = _billed(good.select(["origin", "paid", "output"]), target.task)
+        result = replace(result, path=path, bytes=size, dataset_rows=count, **bill)
     if bad.num_rows:
-        if target.lines is not None:
-            target.folder.write(data_file(target.errors, range_.number, "jsonl"), target.lines.errors(bad))
-        letters = b"".join(map(dead_letters, in_groups(bad, _ROWS_AT_ONCE)))
-        target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), letters)
+        _write_failed(bad, range_.number, target)
         result = replace(
             result,
             failed_steps=dict(Counter(failure.step for failure in _failures(bad))),
             reasons=main_reasons(_failures(bad), shows_rows=target.task.spec.shows_rows),
         )
     return result
+
+
+def _write_failed(bad: pa.Table, number: int, target: Target) -> None:
+    """Write the dead letters of a range, and the error file of its lines."""
+    if target.lines is not None:
+        target.folder.write(data_file(target.errors, number, "jsonl"), target.lines.errors(bad))
+    letters = b"".join(map(dead_letters, in_groups(bad, _ROWS_AT_ONCE)))
+    target.folder.write(data_file(target.dead_letter, number, "jsonl"), letters)
+
+
+def _billed(rows: pa.Table, task: Task) -> dict[str, Any]:
+    """Fields of :class:`PublishedRange` about the tokens of good rows, and who paid for them."""
+    own = _where(rows, pc.equal(rows["origin"], "generated"))
+    return {
+        "totals": task.totals(rows["output"]),
+        "origins": {one["values"]: one["counts"] for one in rows["origin"].value_counts().to_pylist()},
+        "saved": _by_origin(_where(rows, pc.invert(rows["paid"])), task),
+        "carried": _by_origin(rows, task).get("carried", 0),
+        "generated": task.totals(own["output"]).output_tokens,
+    }
 
 
 def _failures(bad: pa.Table) -> Iterator[RowFailure]:

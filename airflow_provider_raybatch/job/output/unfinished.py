@@ -89,8 +89,7 @@ def report_of_run(
     :param part_folder: of the driver that asks, if one does. What lies there is left out, unless it gives
         its `own` record, since it ends now.
     :param known: what that driver knows besides.
-    :returns: ``None`` where no job of the task has claimed the destination, where its run has committed, or
-        where its last job may still be running.
+    :returns: ``None`` where the task has no job here, its run has committed, or its last job may still run.
     :raises StorageError: the destination can't be listed.
     """
     files = folder.list(task_place(task))
@@ -111,8 +110,8 @@ def report_of_run(
     parts = [part for part in listed(files) if part.path.startswith(in_run)]
     shows = last.content and (known is None or known.spec.shows_rows)
     report = _report(task, last, run, parts, folder, known, shows)
-    earlier = None if known is None else known.spec.last_run
-    report = report.model_copy(update={"last_run": last_run_of(folder, entries, task) or earlier})
+    last_run = last_run_of(folder, entries, task) or (known and known.spec.last_run)
+    report = report.model_copy(update={"last_run": last_run})
     return report if shows else report.without_content()
 
 
@@ -176,7 +175,6 @@ def _report(
     prices = {"gpu_hour_price": last.gpu_hour_price or None, "currency": last.currency or "USD"}
     money = Money(CostArguments.model_validate(prices), spent_before(run, last.run_token))
     seconds = round(max(0.0, last.at - last.began), 1)
-    failed = _failures(folder, parts, still, shows_rows)
     return Report(
         rows=rows,
         errors=errors,
@@ -193,19 +191,26 @@ def _report(
         failure=last.failure,
         failure_class=last.failure_class,
         attempts=len(run),
-        failures=failed,
+        failures=_failures(folder, parts, still, shows_rows),
         timing=Timing(phases=last.phases, total_seconds=seconds),
         course=last.course,
-        replicas=[] if known is None else list(known.replicas),
-        samples=[] if known is None else _samples(folder, parts, known.spec),
-        arguments={} if known is None else explaining(known.spec),
-        plan={} if known is None else dict(known.plan),
-        versions={} if known is None else dict(known.versions),
         created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         task=task,
         submission_id=last.submission_id,
         dead_letter_uri=_letters(folder, parts, last),
+        **({} if known is None else _of_driver(known, folder, parts)),
     )
+
+
+def _of_driver(known: Known, folder: Folder, parts: Sequence[Part]) -> dict[str, Any]:
+    """Fields of the report that only a driver knows."""
+    return {
+        "replicas": list(known.replicas),
+        "samples": _samples(folder, parts, known.spec),
+        "arguments": explaining(known.spec),
+        "plan": dict(known.plan),
+        "versions": dict(known.versions),
+    }
 
 
 def _written(folder: Folder, parts: Sequence[Part], last: JobRecord) -> list[tuple[str, int]]:

@@ -167,9 +167,7 @@ def share_refusal(
     largest = max(gpus, key=lambda gpu: gpu.largest, default=None)
     if largest is None:
         return None
-    given = engine_args.get("max_model_len")
-    needed = given if isinstance(given, int) and given > 0 else max(tokens, _LEAST_ROW)
-    needed = min(needed, model.shape.context or needed)
+    needed = _tokens_needed(engine_args, tokens, model)
     of_gpu = replace(largest, memory=largest.largest)
     sizes = sizes_of(
         {**with_utilization(engine_args, share, of_gpu), "max_model_len": needed}, model.shape, of_gpu
@@ -190,6 +188,12 @@ def share_refusal(
         f"{sizes.utilization:g}), and the weights of {name!r} take "
         f"{gib(weights)}{of_row}; {remedy}, or choose a smaller model or larger GPUs."
     )
+
+
+def _tokens_needed(engine_args: Mapping[str, Any], tokens: int, model: ModelSizes) -> int:
+    given = engine_args.get("max_model_len")
+    needed = given if isinstance(given, int) and given > 0 else max(tokens, _LEAST_ROW)
+    return min(needed, model.shape.context or needed)
 
 
 def smallest_share(model: ModelSizes, engine_args: Mapping[str, Any], gpu: Gpu, tokens: int) -> float | None:
