@@ -79,16 +79,9 @@ class PromptArguments(ContractModel):
 
     def _check_cuts(self, way: str) -> None:
         name = name_of(way)
-        if self.pools and way in _CHATS:
-            raise ValueError(
-                f"on_overlong: 'truncate' cuts the end of a text, which is what a model judges of {name}; "
-                "shorten the chats before"
-            )
-        if way not in _WITH_PLACEHOLDERS and not self.pools:
-            raise ValueError(
-                f"on_overlong: 'truncate' cuts the values of placeholders, and {name} has none; use "
-                "prompt or messages with placeholders, or shorten the texts before"
-            )
+        if way in _CHATS if self.pools else way not in _WITH_PLACEHOLDERS:
+            cuts = "the end of a text" if self.pools else "the values of placeholders"
+            raise ValueError(f"on_overlong: 'truncate' cuts {cuts}, and not {name}; shorten the texts before")
 
     @property
     def pools(self) -> bool:

@@ -61,14 +61,6 @@ class EchoOptions(ContractModel):
     pipeline_parallel_size: int = Field(default=1, ge=1)
     request_log: str | None = None
 
-    @field_validator("labels")
-    @classmethod
-    def _labels_differ(cls, labels: list[str]) -> list[str]:
-        twice = next((label for place, label in enumerate(labels) if label in labels[:place]), None)
-        if twice is not None:
-            raise ValueError(f"{twice!r} stands there twice, and each label has a column of its own")
-        return labels
-
 
 class EchoSampling(ContractModel):
     """The sampling parameters that an echo follows; vLLM's others are ignored."""
@@ -98,18 +90,7 @@ def check_echo(spec: BatchInferenceSpec) -> EchoOptions:
     :raises SpecError: an option or a sampling parameter has a wrong value.
     """
     parsed("sampling", EchoSampling, spec.sampling)
-    options = parsed("engine_args", EchoOptions, spec.engine_args)
-    if (spec.chunk_tokens or 0) > options.max_model_len:
-        raise SpecError(
-            f"chunk_tokens: it is {spec.chunk_tokens:,}, and the echo takes {options.max_model_len:,}; lower "
-            "it, or raise max_model_len in engine_args."
-        )
-    if spec.pooling.get("dimensions", 1) > options.embedding_size:
-        raise SpecError(
-            f"pooling: dimensions: the echo's vectors have {options.embedding_size} numbers, which is fewer "
-            f"than {spec.pooling['dimensions']}; raise embedding_size in engine_args."
-        )
-    return options
+    return parsed("engine_args", EchoOptions, spec.engine_args)
 
 
 def check_names(spec: BatchInferenceSpec) -> list[str]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from airflow_provider_raybatch.contract.arguments.limits import close_types, knows
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.planning.engine_memory import (
     DEFAULT_UTILIZATION,
@@ -102,10 +101,7 @@ def _missing_type(wanted: str | None, cluster: ClusterView) -> str:
     present = sorted(name.removeprefix(ACCELERATOR) for name in names)
     if wanted is None or wanted in present:
         return ""
-    found = f"they have {', '.join(present)}" if present else "they have none"
-    close = "" if knows(wanted) else ", ".join(map(repr, close_types(wanted, present)))
-    near = f"; close to it: {close}" if close else ""
-    return f"; no node has accelerator_type {wanted!r} ({found}{near})"
+    return f"; no node has accelerator_type {wanted!r} (they have {', '.join(present) or 'none'})"
 
 
 def _noun(plan: Plan) -> str:
