@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count the folders of the package, the arrows between them, circles and loose modules; fail on a circle.
 
+Fail on a module without a noun of its own, too, which shows in its lines.
+
 An arrow is an import of one child of a folder by another: lazy imports and those for type checking count,
 too. A circle is a set of children that reach each other. ``python .ci/tree.py [PACKAGE_FOLDER]``, with the
 standard library alone.
@@ -16,6 +18,19 @@ from pathlib import Path
 
 MOST_LOOSE = {"job": 4}
 """Folders in which modules besides folders are counted, and how many there may be."""
+FEWEST, MOST = 120, 350
+"""Lines of a module: a thinner one is a part of another's noun, and a thicker one has several."""
+THICK = (
+    "contract", "contract/arguments", "job/engine", "job/media", "job/output", "job/output/openai_batch",
+    "job/planning", "job/request", "job/request/openai_batch", "storage",
+)  # fmt: skip
+"""Folders whose modules have so many lines."""
+BOUNDARIES = frozenset({
+    "contract/arguments/vllm_names",  # written from vLLM's source
+    "job/engine/echo_workers",  # actors of Ray
+    "job/request/key_array",  # keys in Arrow and NumPy
+})
+"""Modules that may be thin: what lies behind them is not of this package."""
 
 Module = tuple[str, ...]
 """The path of a module below the package; of a folder's own code, the folder's path."""
@@ -134,14 +149,26 @@ def faults(found: Iterable[Level]) -> list[str]:
     return wrong
 
 
+def misshapen(package: Path) -> list[str]:
+    """The modules that are too thin or too thick, a sentence each."""
+    wrong = []
+    for file in (file for folder in THICK for file in sorted((package / folder).glob("*.py"))):
+        name = file.relative_to(package).with_suffix("").as_posix()
+        lines = len(file.read_text(encoding="utf-8").splitlines())
+        if file.stem != "__init__" and name not in BOUNDARIES and not FEWEST <= lines <= MOST:
+            wrong.append(f"{name}: it has {lines} lines; a module has {FEWEST} to {MOST}.")
+    return wrong
+
+
 def main(arguments: list[str]) -> int:
     """Print the counts; the exit status says whether all is well."""
     root = Path(__file__).resolve().parent.parent / "airflow_provider_raybatch"
-    found = levels(Path(arguments[0]).resolve() if arguments else root)
+    package = Path(arguments[0]).resolve() if arguments else root
+    found = levels(package)
     print(f"{'folder':<28}{'folders':>8}{'arrows':>8}{'modules':>8}{'circles':>8}")
     for level in found:
         print(level)
-    wrong = faults(found)
+    wrong = faults(found) + misshapen(package)
     for sentence in wrong:
         print(sentence, file=sys.stderr)
     return 1 if wrong else 0

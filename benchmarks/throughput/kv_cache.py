@@ -209,7 +209,7 @@ def table(lines: str, accelerator_type: str) -> Iterator[str]:
     """Rows of a table in Markdown: what vLLM reported, and the plan's estimate."""
     gpu = gpu_named(accelerator_type)
     if gpu is None:
-        raise SystemExit(f"{accelerator_type}: not in planning/gpus.py")
+        raise SystemExit(f"{accelerator_type}: not in planning/engine_memory.py")
     yield "| model | engine arguments | weights, GiB | plan | KV cache, GiB | plan | tokens | plan | |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for line in lines.splitlines():

@@ -60,5 +60,16 @@ def test_imports_that_run_down_are_counted_once(tree: ModuleType, tmp_path: Path
     assert tree.faults([top, a, b]) == []
 
 
+@pytest.mark.parametrize(("lines", "is_right"), [(119, False), (120, True), (350, True), (351, False)])
+def test_modules_of_a_room_have_one_noun(
+    tree: ModuleType, tmp_path: Path, lines: int, is_right: bool
+) -> None:
+    root = package(tmp_path, storage_file="x = 1\n" * lines, contract_arguments_names="x = 1\n")
+    (root / "contract/arguments/names.py").rename(root / "contract/arguments/vllm_names.py")
+    said = f"storage/file: it has {lines} lines; a module has 120 to 350."
+    assert tree.misshapen(root) == ([] if is_right else [said])
+
+
 def test_package_has_no_circles(tree: ModuleType) -> None:
     assert tree.faults(tree.levels(ROOT / "airflow_provider_raybatch")) == []
+    assert tree.misshapen(ROOT / "airflow_provider_raybatch") == []

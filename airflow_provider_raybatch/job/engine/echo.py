@@ -6,13 +6,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import random
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +31,7 @@ from airflow_provider_raybatch.job.engine.echo_answers import (
     seen_in,
     texts_of,
 )
-from airflow_provider_raybatch.job.engine.echo_args import EchoSampling, check_echo, parsed
+from airflow_provider_raybatch.job.engine.echo_args import EchoSampling, RequestLog, check_echo, parsed
 from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.text_encoder import TextChunk, response_of
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_values
@@ -77,7 +74,7 @@ class EchoEngine:
 
     def __init__(self, spec: BatchInferenceSpec, spans_nodes: bool = False) -> None:
         options = check_echo(spec)
-        self._log = _RequestLog(options.request_log)
+        self._log = RequestLog(options.request_log)
         time.sleep(options.startup_seconds + random.uniform(0, options.startup_spread))
         self._workers = EchoWorkers() if spans_nodes else None
         self._serve(spec)
@@ -249,25 +246,6 @@ class EchoEngine:
         if self._workers is not None:
             self._workers.close()
         self._log.add("close")
-
-
-class _RequestLog:
-    """One file per process; each line is one write(2), so a SIGKILL leaves whole lines.
-
-    :param folder: ``None`` for no log.
-    """
-
-    def __init__(self, folder: str | None) -> None:
-        self._file = None
-        if folder is not None:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            path = Path(folder) / f"{socket.gethostname()}-{os.getpid()}.jsonl"
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-
-    def add(self, event: str, **fields: object) -> None:
-        if self._file is not None:
-            line = json.dumps({"at": time.time(), "event": event, **fields})
-            os.write(self._file, f"{line}\n".encode())
 
 
 def words_of(request: Request) -> list[str]:

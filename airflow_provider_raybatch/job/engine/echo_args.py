@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engine arguments and sampling parameters of the echo engine."""
+"""Engine arguments and sampling parameters of the echo engine, and the log that it writes where asked."""
 
 from __future__ import annotations
 
 import json
+import os
+import socket
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, field_validator
@@ -112,3 +116,23 @@ def parsed(field: str, model: type[Model], values: Mapping[str, Any]) -> Model:
         return parse(model, dict(values))
     except SpecError as error:
         raise SpecError(f"{field}.{error}") from None
+
+
+class RequestLog:
+    """One file per process; each line is one write(2), so a SIGKILL leaves whole lines.
+
+    :param folder: ``None`` for no log.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._file = None
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            path = Path(folder) / f"{socket.gethostname()}-{os.getpid()}.jsonl"
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def add(self, event: str, **fields: object) -> None:
+        """Write an event, if there is a log."""
+        if self._file is not None:
+            line = json.dumps({"at": time.time(), "event": event, **fields})
+            os.write(self._file, f"{line}\n".encode())

@@ -246,9 +246,8 @@ class VllmEngine(StartedVllm):
         choices = encoded.choices
         if choices is None or isinstance(raw, RowFailure):
             return raw
-        undecided = [
-            one for one in raw.output.outputs if _cut(one) and choices.complete(one.token_ids) is None
-        ]
+        cut = (one for one in raw.output.outputs if one.finish_reason == "length")
+        undecided = [one for one in cut if choices.complete(one.token_ids) is None]
         choices.count(encoded.params.max_tokens, bool(undecided))
         if not undecided:
             return raw
@@ -334,14 +333,10 @@ def _response(raw: _Raw, texts: Iterator[str]) -> Response:
 
 def _completion(asked: _Encoded, generated: Any, text: str) -> Completion:
     reason, tokens, filled = str(generated.finish_reason or "unknown"), len(generated.token_ids), 0
-    if asked.choices is not None and _cut(generated):
+    if asked.choices is not None and reason == "length":
         text, reason = asked.choices.complete(generated.token_ids) or "", "stop"
         filled = asked.choices.filled(text, generated.token_ids)
     return Completion(text, reason, tokens, filled)
-
-
-def _cut(completion: Any) -> bool:
-    return bool(completion.finish_reason == "length")
 
 
 def _may_go_on(params: Any) -> bool:

@@ -40,7 +40,7 @@ from airflow_provider_raybatch.job.output.publish import (
     publish,
     write_rows,
 )
-from airflow_provider_raybatch.job.output.rows import Range, ranges
+from airflow_provider_raybatch.job.output.rows import Range, ranges, rows_per_range
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted
 from airflow_provider_raybatch.job.output.unfinished import is_same_task, last_run_of
@@ -54,10 +54,6 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.work import ParallelMap, in_sequence
 from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder
-
-_PART_BYTES = 128 * 1024 * 1024
-_LARGEST_RANGE_ROWS = 250_000
-"""To publish a row of a short answer takes 1.2 KB of memory."""
 
 
 def prepare(
@@ -93,7 +89,7 @@ def prepare(
     inputs = {name: kind for name, kind in found.items() if not task.leaves_out(pa.field(name, kind))}
     target = replace(_target(spec, journal, name, task), inputs=inputs, own_parts=own_parts)
     tally = Tally()
-    cut = _ranges(seen, _rows_per_range(spec, parts), expected_rows, answers)
+    cut = _ranges(seen, rows_per_range(spec, parts), expected_rows, answers)
     target, done = _publish(target, cut, expected_rows, parallel_map, tally)
     manifest = _manifest(spec, journal, target, seen, done, statistics, began, records, answers)
     if report is not None:
@@ -348,10 +344,3 @@ def _last_run(journal: Journal) -> LastRun | None:
 def _as_read(schema: pa.Schema) -> pa.Schema:
     """The schema that readers of Parquet see: with fewer types, and other names inside of lists."""
     return pq.read_schema(io.BytesIO(as_parquet(schema.empty_table())))
-
-
-def _rows_per_range(spec: BatchInferenceSpec, parts: Sequence[Part]) -> int:
-    if spec.rows_per_part is not None:
-        return spec.rows_per_part
-    rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
-    return max(1, min(_LARGEST_RANGE_ROWS, int(_PART_BYTES / max(1.0, size / max(1, rows)))))

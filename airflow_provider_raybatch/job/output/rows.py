@@ -29,6 +29,9 @@ from airflow_provider_raybatch.job.tasks.base import Task
 _ROW_GROUP = 131_072
 _MOST_BYTES = 128 * 1024 * 1024
 """In memory at once: the input of a row is repeated for each row that it becomes."""
+_PART_BYTES = 128 * 1024 * 1024
+_LARGEST_RANGE_ROWS = 250_000
+"""To publish a row of a short answer takes 1.2 KB of memory."""
 _MOST_DECODED = 512 * 1024 * 1024
 """Bytes of a range in memory; publishing takes a few times as much. Well below the 2 GiB that a column of
 text may have in Arrow, which equal rows reach in a file of a few MiB."""
@@ -290,3 +293,11 @@ def _share(part: Part, first: int, stop: int, decoded: Mapping[str, bytes]) -> f
     ends = np.concatenate([[part.first - 1], ordinals])
     before, until = np.interp((first - 1, stop - 1), ends, np.concatenate([[0], sizes]))
     return float(until - before)
+
+
+def rows_per_range(spec: BatchInferenceSpec, parts: Sequence[Part]) -> int:
+    """How many rows a published file gets, of about 128 MiB unless the job says so."""
+    if spec.rows_per_part is not None:
+        return spec.rows_per_part
+    rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+    return max(1, min(_LARGEST_RANGE_ROWS, int(_PART_BYTES / max(1.0, size / max(1, rows)))))
