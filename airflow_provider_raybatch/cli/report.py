@@ -24,9 +24,13 @@ from airflow_provider_raybatch.contract.layout import (
     REPORT_PAGE,
     report_folder,
 )
-from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
+from airflow_provider_raybatch.contract.manifest import (
+    BatchManifest,
+    JournalEntry,
+    parse_entry,
+    parse_manifest,
+)
 from airflow_provider_raybatch.contract.report import Report, parse_report
-from airflow_provider_raybatch.contract.submission import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.text import count_of, cut_to
 from airflow_provider_raybatch.dataset import s3_credentials
 from airflow_provider_raybatch.report.card import dataset_card

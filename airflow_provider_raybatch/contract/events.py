@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.base import ContractModel, cleaned, in_w
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.preview import PlanReport, Preview, PreviewRow, RowAnswer
-from airflow_provider_raybatch.contract.secrets import is_signed, sign
+from airflow_provider_raybatch.contract.submission import is_signed, sign
 from airflow_provider_raybatch.contract.text import clean, count_of, cut_to, money_of
 
 MARKER = "::raybatch:: "

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is secret: the key of a job, which signs what it and its followers write, and credentials.
-
-The run key stays on Airflow's side; the key of a submission is derived from it, and reaches the driver in a
-private package. What rows and prompt functions print can't be signed, so it is only text.
+"""Credentials on their way from a connection to the job, and documents that only this Airflow has signed.
 
 Credentials are never in spec, log or the Jobs API's answers. They travel as a package of their own, which
 the job reads from the cluster's store and deletes. Against those who may call the Jobs API only `seal` helps,
@@ -14,83 +11,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import secrets
 from typing import Any, Literal, TypeVar
 
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.base import ContractModel, parse
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError, SpecError
-
-STOP_GRACE_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
-"""Ray's environment variable for the seconds between a stopped job's SIGTERM and its SIGKILL."""
-STOP_GRACE = 20
-"""Its value for batch inferences; Ray's own is 3. Less than the 25 s for which a killed trigger waits."""
-
-_SIGNATURE_DIGITS = 32
-
-
-def new_run_key() -> str:
-    """A key for all submissions of one run, 64 hex digits."""
-    return secrets.token_hex(32)
-
-
-def key_of_job(run_key: str, submission_id: str) -> str:
-    """The key of one submission, 64 hex digits; it tells nothing about the run key."""
-    return hmac.new(bytes.fromhex(run_key), submission_id.encode(), hashlib.sha256).hexdigest()
-
-
-def sign(key: str, purpose: str, content: str) -> str:
-    """32 hex digits that only holders of `key` can make, and that fit no content for another purpose."""
-    message = f"{purpose}\n{content}".encode()
-    return hmac.new(bytes.fromhex(key), message, hashlib.sha256).hexdigest()[:_SIGNATURE_DIGITS]
-
-
-def is_signed(key: str, purpose: str, content: str, signature: str) -> bool:
-    """Whether `signature` is that of `content`."""
-    # As bytes: compare_digest refuses texts that are not ASCII, and anything may stand in a log.
-    return hmac.compare_digest(sign(key, purpose, content).encode(), signature.encode())
-
-
-class FollowerCommand(ContractModel):
-    """What the follower of a running job wants; the latest one replaces those before.
-
-    :param attempt: number of the task's attempt; orders of a later attempt win.
-    :param nonce: makes each order unlike all others, so that a new one is told from one that was read before.
-        No clock is in it: followers on several machines may have different ones.
-    :param deadline: epoch seconds at which the job ends itself; ``None`` for no deadline.
-    :param orphan_timeout: seconds after the last order at which the job ends itself; 0 for never.
-    """
-
-    attempt: int
-    nonce: str
-    deadline: float | None = None
-    orphan_timeout: float = 0.0
-
-
-def order_package(key: str) -> str:
-    """Name of the package under which the cluster keeps the job's latest order."""
-    return f"_ray_pkg_{sign(key, 'name', 'order')}.zip"
-
-
-def cleared_package(run_key: str) -> str:
-    """Name of the package that tells the next attempt of a task that a user has cleared the run."""
-    return f"_ray_pkg_{sign(run_key, 'name', 'cleared')}.zip"
-
-
-def write_order(order: FollowerCommand, key: str) -> bytes:
-    """`order` as the package's content."""
-    document = order.model_dump_json()
-    return f"{sign(key, 'order', document)} {document}".encode()
-
-
-def read_order(content: bytes, key: str) -> FollowerCommand | None:
-    """The order in a package, ``None`` for anything that is not signed with `key`."""
-    signature, _, document = content.decode(errors="replace").partition(" ")
-    if not is_signed(key, "order", document, signature):
-        return None
-    return FollowerCommand.model_validate_json(document)
-
 
 SEAL_KEY_VARIABLE = "RAYBATCH_SEAL_KEY"
 """Environment variable of the cluster's nodes that holds the Fernet key, if sealing is wanted."""

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task a job belongs to, the submission that runs it, the token of a run, and a destination's journal."""
+"""The task a job belongs to, the submission that runs it, and how running jobs and followers know each other.
+
+The run key stays on Airflow's side; the key of a submission is derived from it, and reaches the driver in a
+private package. It signs what both write. What rows and prompt functions print can't be signed, so it is only
+text.
+"""
 
 from __future__ import annotations
 
-import datetime
+import hashlib
+import hmac
 import re
+import secrets
 import uuid
 from typing import Literal
 
-from pydantic import field_validator
-
-from airflow_provider_raybatch.contract.base import ContractModel, parse_file
-from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.layout import journal_entry
+from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.text import json_digest
 
 OnStaleState = Literal["replace", "adopt", "fail"]
@@ -80,45 +83,71 @@ def run_number(run_token: str) -> int:
     return int(found.group(1)) if found else 0
 
 
-class Published(ContractModel):
-    """The dataset that readers see: its manifest (relative to the destination), and the run that made it."""
+STOP_GRACE_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
+"""Ray's environment variable for the seconds between a stopped job's SIGTERM and its SIGKILL."""
+STOP_GRACE = 20
+"""Its value for batch inferences; Ray's own is 3. Less than the 25 s for which a killed trigger waits."""
 
-    manifest: str
-    run_token: str
-    fingerprint: str = ""
+_SIGNATURE_DIGITS = 32
 
 
-class JournalEntry(ContractModel):
-    """One line of the journal; `published` is carried on, so that the last entry tells everything.
+def new_run_key() -> str:
+    """A key for all submissions of one run, 64 hex digits."""
+    return secrets.token_hex(32)
 
-    `nonce` makes each entry unlike any other, also that of a lost cluster's job with the same submission id.
+
+def key_of_job(run_key: str, submission_id: str) -> str:
+    """The key of one submission, 64 hex digits; it tells nothing about the run key."""
+    return hmac.new(bytes.fromhex(run_key), submission_id.encode(), hashlib.sha256).hexdigest()
+
+
+def sign(key: str, purpose: str, content: str) -> str:
+    """32 hex digits that only holders of `key` can make, and that fit no content for another purpose."""
+    message = f"{purpose}\n{content}".encode()
+    return hmac.new(bytes.fromhex(key), message, hashlib.sha256).hexdigest()[:_SIGNATURE_DIGITS]
+
+
+def is_signed(key: str, purpose: str, content: str, signature: str) -> bool:
+    """Whether `signature` is that of `content`."""
+    # As bytes: compare_digest refuses texts that are not ASCII, and anything may stand in a log.
+    return hmac.compare_digest(sign(key, purpose, content).encode(), signature.encode())
+
+
+class FollowerCommand(ContractModel):
+    """What the follower of a running job wants; the latest one replaces those before.
+
+    :param attempt: number of the task's attempt; orders of a later attempt win.
+    :param nonce: makes each order unlike all others, so that a new one is told from one that was read before.
+        No clock is in it: followers on several machines may have different ones.
+    :param deadline: epoch seconds at which the job ends itself; ``None`` for no deadline.
+    :param orphan_timeout: seconds after the last order at which the job ends itself; 0 for never.
     """
 
-    number: int
-    kind: Literal["claim", "commit"]
-    owner: TaskKey
-    run_token: str
-    submission_id: str
-    at: str
-    nonce: str = ""
-    published: Published | None = None
-
-    @field_validator("at")
-    @classmethod
-    def _is_a_time(cls, at: str) -> str:
-        try:
-            datetime.datetime.fromisoformat(at)
-        except ValueError:
-            raise ValueError(f"it must be a time in ISO 8601, but it is {at!r}") from None
-        return at
+    attempt: int
+    nonce: str
+    deadline: float | None = None
+    orphan_timeout: float = 0.0
 
 
-_REMEDY = "restore it, remove it if it came from elsewhere, or choose another destination"
+def order_package(key: str) -> str:
+    """Name of the package under which the cluster keeps the job's latest order."""
+    return f"_ray_pkg_{sign(key, 'name', 'order')}.zip"
 
 
-def parse_entry(content: bytes, file: str) -> JournalEntry:
-    """The entry in `file`; a :class:`SpecError` names one that is broken, foreign or another's copy."""
-    entry = parse_file(JournalEntry, content, file, "an entry of a journal", _REMEDY)
-    if not file.endswith(journal_entry(entry.number)):
-        raise SpecError(f"{file}: it holds entry {entry.number}, so it is a copy; {_REMEDY}.")
-    return entry
+def cleared_package(run_key: str) -> str:
+    """Name of the package that tells the next attempt of a task that a user has cleared the run."""
+    return f"_ray_pkg_{sign(run_key, 'name', 'cleared')}.zip"
+
+
+def write_order(order: FollowerCommand, key: str) -> bytes:
+    """`order` as the package's content."""
+    document = order.model_dump_json()
+    return f"{sign(key, 'order', document)} {document}".encode()
+
+
+def read_order(content: bytes, key: str) -> FollowerCommand | None:
+    """The order in a package, ``None`` for anything that is not signed with `key`."""
+    signature, _, document = content.decode(errors="replace").partition(" ")
+    if not is_signed(key, "order", document, signature):
+        return None
+    return FollowerCommand.model_validate_json(document)

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.cluster.jobs_api.errors import StaleStateError
 from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.secrets import STOP_GRACE
+from airflow_provider_raybatch.contract.submission import STOP_GRACE
 from airflow_provider_raybatch.operators.plan import DEFERRAL_GRACE, JobPlan, TaskRun
 
 if TYPE_CHECKING:

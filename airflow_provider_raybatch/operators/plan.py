@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raybatch.contract.secrets import key_of_job
-from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey, key_of_job
 from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.operators.deadline import Deadline

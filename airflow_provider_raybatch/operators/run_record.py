@@ -20,8 +20,7 @@ from pydantic import Field, field_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel, parse
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
-from airflow_provider_raybatch.contract.secrets import new_run_key
-from airflow_provider_raybatch.contract.submission import new_run_token
+from airflow_provider_raybatch.contract.submission import new_run_key, new_run_token
 from airflow_provider_raybatch.contract.text import plain_reason
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,

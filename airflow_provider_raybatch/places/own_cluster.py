@@ -21,7 +21,7 @@ from airflow_provider_raybatch.cluster.kuberay.waiting import (
     wait_for_cluster,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
-from airflow_provider_raybatch.contract.secrets import STOP_GRACE
+from airflow_provider_raybatch.contract.submission import STOP_GRACE
 from airflow_provider_raybatch.contract.text import clean
 from airflow_provider_raybatch.places.keeping import Keeper
 from airflow_provider_raybatch.places.place import STOP_TIMEOUT, Cluster

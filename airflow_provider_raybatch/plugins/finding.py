@@ -16,8 +16,9 @@ from airflow_provider_raybatch.contract.layout import (
     report_folder,
     task_place,
 )
+from airflow_provider_raybatch.contract.manifest import JournalEntry, parse_entry
 from airflow_provider_raybatch.contract.report import Report
-from airflow_provider_raybatch.contract.submission import JournalEntry, TaskKey, parse_entry
+from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.plugins.documents import Manifest, manifest_in, parsed, report_in
 from airflow_provider_raybatch.plugins.reading import Destination
 from airflow_provider_raybatch.plugins.task_key import NotShownError

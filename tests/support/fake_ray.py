@@ -29,7 +29,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from airflow_provider_raybatch.contract.events import Committed, Event, line
 from airflow_provider_raybatch.contract.manifest import Savings, Summary
 from airflow_provider_raybatch.contract.run_numbers import Tokens
-from airflow_provider_raybatch.contract.secrets import FollowerCommand, order_package, read_order
+from airflow_provider_raybatch.contract.submission import FollowerCommand, order_package, read_order
 
 Answer = tuple[int, str]
 """Status code and body."""

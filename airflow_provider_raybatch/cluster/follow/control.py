@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
-from airflow_provider_raybatch.contract.secrets import (
+from airflow_provider_raybatch.contract.submission import (
     FollowerCommand,
     cleared_package,
     order_package,

@@ -40,7 +40,7 @@ from airflow_provider_raybatch.cluster.kuberay.reasons import QUEUE_LABEL
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.base import seconds_of
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.secrets import key_of_job
+from airflow_provider_raybatch.contract.submission import key_of_job
 
 KUEUE_ELASTIC = "kueue.x-k8s.io/elastic-job"
 

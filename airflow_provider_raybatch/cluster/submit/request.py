@@ -22,9 +22,9 @@ from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.layout import KEY_FILE, REQUEST_FILE, SECRETS_FILE, SPEC_FILE
 from airflow_provider_raybatch.contract.preview import ORPHAN_TIMEOUT, PreviewRequest
-from airflow_provider_raybatch.contract.secrets import STOP_GRACE, STOP_GRACE_VARIABLE, Secrets, seal
+from airflow_provider_raybatch.contract.secrets import Secrets, seal
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.submission import Submission
+from airflow_provider_raybatch.contract.submission import STOP_GRACE, STOP_GRACE_VARIABLE, Submission
 
 _WHEELS = ("obstore",)
 """Distributions, installed here, that the job needs besides Ray and vLLM."""

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, rows_kept
-from airflow_provider_raybatch.contract.secrets import (
+from airflow_provider_raybatch.contract.submission import (
     STOP_GRACE,
     STOP_GRACE_VARIABLE,
     FollowerCommand,

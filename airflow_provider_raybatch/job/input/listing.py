@@ -18,9 +18,8 @@ from airflow_provider_raybatch.contract.arguments.data import CsvOptions, InputA
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, split_hub, split_s3
-from airflow_provider_raybatch.contract.manifest import parse_manifest
+from airflow_provider_raybatch.contract.manifest import parse_entry, parse_manifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.contract.submission import parse_entry
 from airflow_provider_raybatch.contract.text import count_of, hex_digest, nearest, shown_uri
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub, refuse_source_out_of_reach

@@ -28,7 +28,7 @@ from airflow_provider_raybatch.contract.layout import (
     commit_of,
     report_folder,
 )
-from airflow_provider_raybatch.contract.submission import JournalEntry
+from airflow_provider_raybatch.contract.manifest import JournalEntry
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder

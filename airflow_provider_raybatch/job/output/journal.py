@@ -14,14 +14,14 @@ from typing import Literal
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.layout import JOURNAL, PROBES, journal_entry
-from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
-from airflow_provider_raybatch.contract.submission import (
+from airflow_provider_raybatch.contract.manifest import (
+    BatchManifest,
     JournalEntry,
     Published,
-    Submission,
     parse_entry,
-    run_number,
+    parse_manifest,
 )
+from airflow_provider_raybatch.contract.submission import Submission, run_number
 from airflow_provider_raybatch.storage.errors import TakenError, error_prefix
 from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder

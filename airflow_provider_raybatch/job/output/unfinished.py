@@ -21,11 +21,11 @@ import pyarrow as pa
 from airflow_provider_raybatch.contract.arguments.limits import CostArguments
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.layout import DEAD_LETTER, JOURNAL, task_place
-from airflow_provider_raybatch.contract.manifest import Timing, parse_manifest
+from airflow_provider_raybatch.contract.manifest import JournalEntry, Timing, parse_entry, parse_manifest
 from airflow_provider_raybatch.contract.report import FailedExample, FailureGroup, Report, Sample
 from airflow_provider_raybatch.contract.run_numbers import JobRecord, LastRun, ReplicaStats, Tokens
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.submission import JournalEntry, TaskKey, parse_entry
+from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.job.failures.summary import main_reasons
 from airflow_provider_raybatch.job.monitor.money import Money, spent_before, tokens_paid
 from airflow_provider_raybatch.job.output.record import INTERVAL, listed_records

@@ -25,7 +25,7 @@ from airflow_provider_raybatch.contract.events import (
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Savings, Summary
 from airflow_provider_raybatch.contract.run_numbers import LastRun, Tokens
-from airflow_provider_raybatch.contract.secrets import sign
+from airflow_provider_raybatch.contract.submission import sign
 from tests.support.approved import AssertSentences
 from tests.support.refused import HOSTILE, unfit_for_logs
 

@@ -8,16 +8,13 @@ from cryptography.fernet import Fernet
 from pydantic import SecretStr, ValidationError
 
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
-from airflow_provider_raybatch.contract.secrets import (
-    AwsCredentials,
+from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets, seal, unseal
+from airflow_provider_raybatch.contract.submission import (
     FollowerCommand,
-    Secrets,
     key_of_job,
     new_run_key,
     order_package,
     read_order,
-    seal,
-    unseal,
     write_order,
 )
 

@@ -23,7 +23,7 @@ from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
 from airflow_provider_raybatch.arguments import Limits
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.secrets import order_package
+from airflow_provider_raybatch.contract.submission import order_package
 from airflow_provider_raybatch.decorators.ray_batch import keep, ray_batch_task
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.steps import Step

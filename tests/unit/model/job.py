@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
-from airflow_provider_raybatch.contract.manifest import BatchManifest, RunStatistics
-from airflow_provider_raybatch.contract.submission import JournalEntry, run_number
+from airflow_provider_raybatch.contract.manifest import BatchManifest, JournalEntry, RunStatistics
+from airflow_provider_raybatch.contract.submission import run_number
 from airflow_provider_raybatch.job.output import after_commit
 from airflow_provider_raybatch.job.output.after_commit import renew_copy
 from airflow_provider_raybatch.job.output.commit import commit, prepare

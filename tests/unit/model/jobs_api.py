@@ -12,8 +12,7 @@ from airflow_provider_raybatch.cluster.submit.resolve import RUN_TOKEN
 from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.events import Committed, Event, Failed, Phase, Progress, line
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.secrets import order_package, read_order
-from airflow_provider_raybatch.contract.submission import run_number
+from airflow_provider_raybatch.contract.submission import order_package, read_order, run_number
 from airflow_provider_raybatch.job.control.control import Control
 from tests.support.fake_ray import summary
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.secrets import cleared_package
+from airflow_provider_raybatch.contract.submission import cleared_package
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
 from .airflow import TRIGGERER_TIMEOUT, Airflow

@@ -12,7 +12,7 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.secrets import FollowerCommand, order_package
+from airflow_provider_raybatch.contract.submission import FollowerCommand, order_package
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchFailException,

@@ -15,7 +15,7 @@ from airflow.api_fastapi.core_api.datamodels.task_state_store import TaskStateSt
 from airflow.sdk.exceptions import TaskDeferred
 from cryptography.fernet import Fernet
 
-from airflow_provider_raybatch.contract.secrets import key_of_job
+from airflow_provider_raybatch.contract.submission import key_of_job
 from airflow_provider_raybatch.exceptions import RayBatchFailException, RayConnectionError
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.operators.run_record import KEY

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.contract.events import Committed, line
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.secrets import order_package, read_order
+from airflow_provider_raybatch.contract.submission import order_package, read_order
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
 from airflow_provider_raybatch.triggers import killable, ray_job
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger

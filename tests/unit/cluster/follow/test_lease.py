@@ -9,7 +9,7 @@ from airflow_provider_raybatch.cluster.follow import control as followers
 from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.secrets import order_package, read_order
+from airflow_provider_raybatch.contract.submission import order_package, read_order
 from airflow_provider_raybatch.job.control import control as driver
 from tests.support.airflow_tasks import Clock
 

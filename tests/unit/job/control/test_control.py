@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.events import Failed, Progress, read_line
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.secrets import FollowerCommand
+from airflow_provider_raybatch.contract.submission import FollowerCommand
 from airflow_provider_raybatch.job.control.control import Control, EventWriter, seconds_to_drain
 
 PROGRESS = Progress(done=1200, total=5000)

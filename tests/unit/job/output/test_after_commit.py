@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
-from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.contract.submission import JournalEntry, Published, new_run_token
+from airflow_provider_raybatch.contract.manifest import BatchManifest, JournalEntry, Published
+from airflow_provider_raybatch.contract.submission import new_run_token
 from airflow_provider_raybatch.job.output.after_commit import SCRATCH_AGE, collect, renew_copy, unpublished
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage import errors
