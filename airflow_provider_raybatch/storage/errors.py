@@ -81,6 +81,11 @@ _EXPIRED = Cause(
 _BY_CODE = {
     "ExpiredToken": _EXPIRED,
     "TokenRefreshRequired": _EXPIRED,
+    "RequestTimeTooSkewed": Cause(
+        "the clock of this machine differs from that of S3 by more than 15 minutes; set it, by NTP for "
+        "example",
+        FailureClass.STORAGE,
+    ),
 }
 _OTHER_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 

@@ -57,6 +57,7 @@ def refusal(where: Folder, operation: str) -> StorageError:
         (400, MALFORMED, "<Region>eu-central-1</Region>", f"{REGION} (eu-central-1); {SET_REGION}."),
         (400, "IllegalLocationConstraintException", "", f"{REGION}; {SET_REGION}."),
         (400, "ExpiredToken", "", "the credentials have expired; a retry assumes a role again, but"),
+        (403, "RequestTimeTooSkewed", "", "differs from that of S3 by more than 15 minutes; set it, by NTP"),
         (400, "InvalidToken", "", "the credentials are refused (InvalidToken)"),
         (403, "InvalidAccessKeyId", "", "the credentials are refused ("),
         (403, "InvalidObjectState", "", "it is archived, as in S3 Glacier; restore it, or copy it to a"),
@@ -69,9 +70,8 @@ def test_a_refusal_is_told_by_its_cause(
     with answering(status, body) as url:
         error = refusal(place(url), operation)
     assert sentence in str(error)
-    assert error.failure_class is (
-        FailureClass.STORAGE if code == "ExpiredToken" else FailureClass.USER_ERROR
-    )
+    passes = code in {"ExpiredToken", "RequestTimeTooSkewed"}
+    assert error.failure_class is (FailureClass.STORAGE if passes else FailureClass.USER_ERROR)
 
 
 @pytest.mark.parametrize("operation", ["list", "read", "create"])
