@@ -138,7 +138,7 @@ def test_messages_of_servers_are_asked_again(fields: dict[str, Any]) -> None:
     from openai.types.chat import ChatCompletionMessage
     from vllm.entrypoints.openai.chat_completion.protocol import ChatMessage
 
-    from airflow_provider_raybatch.job.request.openai_batch.messages import chat_of
+    from airflow_provider_raybatch.job.request.openai_batch.line import chat_of
 
     call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": "{}"}}
     calls = [{**call, **one} for one in fields.get("tool_calls", ())]

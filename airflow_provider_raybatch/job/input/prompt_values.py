@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.prompt_text import ClassLabel, Float16, Float32, MapEntries
+from airflow_provider_raybatch.contract.row_template import ClassLabel, Float16, Float32, MapEntries
 
 _Mark: TypeAlias = Callable[[Any], Any]
 _FLOATS: dict[pa.DataType, _Mark] = {pa.float16(): Float16, pa.float32(): Float32}

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.prompt_text import prompt_text
+from airflow_provider_raybatch.contract.row_template import prompt_text
 from airflow_provider_raybatch.contract.text import count_of, shown_uri
 from airflow_provider_raybatch.job.input.json_types import STRING, TEXT, Kind, arrow_type, kind_of
 from airflow_provider_raybatch.storage.file import with_footer_checksum

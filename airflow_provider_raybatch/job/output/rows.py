@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.contract.prompt_text import MapEntries
+from airflow_provider_raybatch.contract.row_template import MapEntries
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of, cut_to, storable, without_queries
 from airflow_provider_raybatch.job.input.prompt_values import mark
