@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate, RowTemplateError
+from tests.support.approved import AssertSentences
 
 
 @pytest.mark.parametrize(
@@ -69,19 +70,8 @@ def test_values_as_prompt_text(value: Any, text: str) -> None:
     assert RowTemplate("{row.v}").render({"v": value}) == text
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ({}, "the row has no column 'v'"),
-        ({"v": None}, "column 'v' is null"),
-        ({"v": b"\x00"}, "column 'v' is binary and has no text form"),
-        ({"v": {"a": [{"b": b"\x00"}]}}, "column 'v' has binary inside, which has no text form"),
-    ],
-)
-def test_unusable_values_have_a_reason(row: dict[str, Any], reason: str) -> None:
-    with pytest.raises(RowTemplateError) as caught:
-        RowTemplate("{row.v}").render(row)
-    assert str(caught.value) == reason
+def test_unusable_values_have_a_reason(assert_sentences: AssertSentences) -> None:
+    assert_sentences(RowTemplate("{row.v}").render, RowTemplateError)
 
 
 def test_columns_once_each_in_order_of_appearance() -> None:

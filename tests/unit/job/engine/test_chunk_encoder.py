@@ -12,6 +12,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
 from airflow_provider_raybatch.job.engine.text_encoder import ChunkEncoder
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from tests.support.approved import AssertSentences
 from tests.support.specs import spec
 from tests.unit.job.engine.test_text_encoder import Words
 
@@ -107,27 +108,8 @@ def test_a_text_in_chunks_is_never_too_long() -> None:
     assert made.longest(ids) == 4 < len(ids)
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "fields", "sentence"),
-    [
-        (bert, {"chunk_tokens": 65}, "chunk_tokens: it is 65, and the model takes 64 tokens; lower it."),
-        (
-            bert,
-            {"chunk_tokens": 4, "chunk_overlap_tokens": 2},
-            "chunk_tokens: it is 4, which leaves no room beside 2 special tokens and an overlap of 2; raise "
-            "it.",
-        ),
-        (
-            Words,
-            {"chunk_tokens": 8},
-            "chunk_tokens: the tokenizer (Words) does not tell where its tokens lie in a text; use a model "
-            "with a fast one (tokenizer.json), or cut the texts before.",
-        ),
-    ],
-)
-def test_chunks_that_the_model_can_not_take_are_refused(
-    tokenizer: Any, fields: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(PreflightError) as refused:
-        encoder(tokenizer(), **fields)
-    assert str(refused.value) == sentence
+def test_chunks_that_the_model_can_not_take_are_refused(assert_sentences: AssertSentences) -> None:
+    def refused(kind: str, **fields: Any) -> None:
+        encoder({"fast": bert, "slow": Words}[kind](), **fields)
+
+    assert_sentences(refused, PreflightError)
