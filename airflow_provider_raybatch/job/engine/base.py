@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of an engine, of which each replica's process has one; and requests asked together."""
+"""The interface of an engine, one in each replica's process; and requests asked together."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.preflight.input_check import SampledRows, sample
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.request.row_text import SpecialTokens, effect
+from airflow_provider_raybatch.job.request.row_text import SpecialTokens, special_tokens_effect
 from airflow_provider_raybatch.job.row import RowFailure
 
 
@@ -83,7 +83,7 @@ def check_prompts(
         shown = ", ".join(map(repr, list(dict.fromkeys(marked))[:3]))
         which = f" ({shown})" if spec.shows_rows else ""
         text = f"{len(marked):,} of the first {rows} have special tokens in their text{which}"
-        emit(Notice(level="warning", message=f"{text}, {effect(spec)}."))
+        emit(Notice(level="warning", message=f"{text}, {special_tokens_effect(spec)}."))
     return None
 
 
