@@ -40,8 +40,7 @@ from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preflight.services import Services
 from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
 from airflow_provider_raybatch.job.reuse.asked import Asked
-from airflow_provider_raybatch.job.run.watch import Ran
-from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.job.work import Job, Ran
 
 
 def run(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What driver and replicas exchange: work items, and finished parts."""
+"""What driver and replicas exchange: the job, its work items, finished parts, and what a run left."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
@@ -116,6 +117,23 @@ class Done:
     report: ReplicaProgress
     answers: list[tuple[int, Part]] = field(default_factory=list)
     keys: list[tuple[Part, list[bytes]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run left when it was over: the latest report of each replica, and all that was written.
+
+    :param answers: parts of earlier steps, each with the number of its step.
+    :param seconds: by stage.
+    :param last_row: epoch seconds of the latest report with parts.
+    """
+
+    parts: Sequence[Part] = ()
+    answers: Sequence[tuple[int, Part]] = ()
+    reports: Sequence[ReplicaProgress] = ()
+    engine: EngineInfo = field(default_factory=EngineInfo)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    last_row: float = 0.0
 
 
 @dataclass(frozen=True)

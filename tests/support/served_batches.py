@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.monitor.served_batch import BatchEndedError, BatchWatch
 from airflow_provider_raybatch.job.run import supervision
-from airflow_provider_raybatch.job.run.watch import Ran
+from airflow_provider_raybatch.job.work import Ran
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.openai_lines import IN_AND_OUT, ask, both_files, chat, line

@@ -37,8 +37,8 @@ from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.job.run.launch import Launch
-from airflow_provider_raybatch.job.run.watch import Ran, Watch
-from airflow_provider_raybatch.job.work import CheckedModel, Job, in_sequence
+from airflow_provider_raybatch.job.run.watch import Watch
+from airflow_provider_raybatch.job.work import CheckedModel, Job, Ran, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.reading import as_jsonl

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.arguments.limits import (
@@ -14,17 +14,12 @@ from airflow_provider_raybatch.contract.arguments.limits import (
     knows,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
-from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.text import count_of, money_of
-from airflow_provider_raybatch.job.monitor.money import Money, tokens_paid
+from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
-from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.planning.cluster_view import type_of
 from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR
 from airflow_provider_raybatch.job.planning.plan import ClusterView
-from airflow_provider_raybatch.storage.file import in_order
-from airflow_provider_raybatch.storage.folder import Folder
 
 
 @dataclass
@@ -95,27 +90,6 @@ def no_price(kind: str, prices: CostArguments) -> str:
     hint = f" (is {close[0]!r} meant for it?)" if close else ""
     remedy = f"add {kind!r} or {ANY!r}" if kind else f"add {ANY!r}"
     return f"gpu_hour_price has no price for {what}{hint}; {remedy}"
-
-
-def spent(limits: LimitArguments, folder: Folder, task_folder: str, records: Iterable[JobRecord] = ()) -> int:
-    """Tokens that the task paid for in earlier submissions; 0 if they are not limited.
-
-    :param task_folder: folder of all parts of the task, of any input and configuration.
-    :param records: of all its jobs.
-    :raises StorageError: the storage does not answer. Parts with a damaged footer count nothing.
-    """
-    if limits.max_tokens_total is None:
-        return 0
-    files = folder.list(task_folder)
-    found = [*parts.listed(files), *parts.listed(files, damaged=True)]
-
-    def paid(part: parts.Part) -> tuple[str, int]:
-        try:
-            return part.submission_id, parts.paid_tokens(folder, part)
-        except DamagedPartError:
-            return part.submission_id, 0
-
-    return tokens_paid(in_order(paid, found), records)
 
 
 def check_prices(prices: CostArguments, accelerator_type: str | None, cluster: ClusterView) -> Iterator[str]:

@@ -12,7 +12,6 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
-from airflow_provider_raybatch.job.parts.ledger import Ledger
 from airflow_provider_raybatch.job.row import RowFailure
 
 _TELLING_ROWS = 1000
@@ -79,9 +78,9 @@ class Tolerance:
         if done >= _TELLING_ROWS and share >= _FAILING_EVERYWHERE > self._share:
             raise self._too_many(f"{failed:,} of the first {count_of(done, 'row')} failed, nearly all.")
 
-    def after(self, ledger: Ledger) -> None:
-        """:raises RaybatchError: too many of the final rows failed; nothing is published."""
-        failed = self.rows - ledger.rows
+    def after(self, answered: int) -> None:
+        """:raises RaybatchError: too many of the final rows have no answer; nothing is published."""
+        failed = self.rows - answered
         if self.exceeded(failed):
             raise self._too_many(f"{count_of(failed, 'row')} failed, more than {self._rule}.")
 

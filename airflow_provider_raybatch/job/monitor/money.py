@@ -113,21 +113,6 @@ def spent_before(records: Iterable[JobRecord], run_token: str) -> dict[str, floa
     return total
 
 
-def tokens_paid(written: Iterable[tuple[str, int]], records: Iterable[JobRecord]) -> int:
-    """Tokens that submissions paid for: of each what it wrote, or what it noted if that is more.
-
-    Parts lack the answers that a killed process had not written, and notes may be half a minute old.
-
-    :param written: input and output tokens of parts, each with its submission's id.
-    """
-    of_parts, noted = Counter[str](), Counter[str]()
-    for submission_id, tokens in written:
-        of_parts[submission_id] += tokens
-    for record in records:
-        noted[record.submission_id] += record.input_tokens + record.output_tokens
-    return sum((of_parts | noted).values())
-
-
 def added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     """The sums of two, by type."""
     return {kind: one.get(kind, 0.0) + other.get(kind, 0.0) for kind in {**one, **other}}

@@ -29,7 +29,6 @@ from airflow_provider_raybatch.contract.run_numbers import Counts, JobRecord, La
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.table import as_parquet
-from airflow_provider_raybatch.job.monitor.money import tokens_paid
 from airflow_provider_raybatch.job.output.after_commit import renew_copy
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.openai_batch.lines import AnswerLines
@@ -44,6 +43,7 @@ from airflow_provider_raybatch.job.output.rows import Range, ranges, rows_per_ra
 from airflow_provider_raybatch.job.output.schema import Footer, footers, input_types
 from airflow_provider_raybatch.job.output.tally import Tally, Wanted
 from airflow_provider_raybatch.job.output.unfinished import is_same_task, last_run_of
+from airflow_provider_raybatch.job.parts.ledger import tokens_paid
 from airflow_provider_raybatch.job.parts.part import Part, good_outputs, tokens_of
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError, read_part
 from airflow_provider_raybatch.job.steps.counting import Answered, added_up, step_counts, with_earlier

@@ -30,7 +30,7 @@ from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgre
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.tally import Tally
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.run.watch import Ran
+from airflow_provider_raybatch.job.work import Ran
 from airflow_provider_raybatch.report.page import report_page
 from airflow_provider_raybatch.storage.folder import Folder
 

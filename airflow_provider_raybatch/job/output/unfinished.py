@@ -27,11 +27,11 @@ from airflow_provider_raybatch.contract.run_numbers import JobRecord, LastRun, R
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.job.failures.summary import main_reasons
-from airflow_provider_raybatch.job.monitor.money import Money, spent_before, tokens_paid
+from airflow_provider_raybatch.job.monitor.money import Money, spent_before
 from airflow_provider_raybatch.job.output.record import INTERVAL, listed_records
 from airflow_provider_raybatch.job.output.report import explaining
 from airflow_provider_raybatch.job.output.tally import examples_of, lowest, samples_of, telling
-from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
+from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, tokens_paid
 from airflow_provider_raybatch.job.parts.part import (
     FAILED_COLUMNS,
     Part,

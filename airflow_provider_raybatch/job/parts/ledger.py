@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a task come to: which rows are done, and which keep failing."""
+"""What the parts of a task come to: rows that are done, rows that keep failing, and tokens paid for."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.layout import RECORD, REPORT_DATA, REPORT_PAGE
-from airflow_provider_raybatch.job.parts.part import Part, listed, outcomes
+from airflow_provider_raybatch.contract.run_numbers import JobRecord
+from airflow_provider_raybatch.job.parts.part import Part, listed, outcomes, paid_tokens
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError, read_part
 from airflow_provider_raybatch.storage.file import Entry, in_order
 from airflow_provider_raybatch.storage.folder import Folder
@@ -108,3 +110,39 @@ def _outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], RowMa
         return outcomes(folder, part)
     except DamagedPartError:
         return None
+
+
+def tokens_paid(written: Iterable[tuple[str, int]], records: Iterable[JobRecord]) -> int:
+    """Tokens that submissions paid for: of each what it wrote, or what it noted if that is more.
+
+    Parts lack the answers that a killed process had not written, and notes may be half a minute old.
+
+    :param written: input and output tokens of parts, each with its submission's id.
+    """
+    of_parts, noted = Counter[str](), Counter[str]()
+    for submission_id, tokens in written:
+        of_parts[submission_id] += tokens
+    for record in records:
+        noted[record.submission_id] += record.input_tokens + record.output_tokens
+    return sum((of_parts | noted).values())
+
+
+def spent(limits: LimitArguments, folder: Folder, task_folder: str, records: Iterable[JobRecord] = ()) -> int:
+    """Tokens that the task paid for in earlier submissions; 0 if they are not limited.
+
+    :param task_folder: folder of all parts of the task, of any input and configuration.
+    :param records: of all its jobs.
+    :raises StorageError: the storage does not answer. Parts with a damaged footer count nothing.
+    """
+    if limits.max_tokens_total is None:
+        return 0
+    files = folder.list(task_folder)
+    found = [*listed(files), *listed(files, damaged=True)]
+
+    def paid(part: Part) -> tuple[str, int]:
+        try:
+            return part.submission_id, paid_tokens(folder, part)
+        except DamagedPartError:
+            return part.submission_id, 0
+
+    return tokens_paid(in_order(paid, found), records)

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,6 @@ from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES, cumulated, portions, together
 from airflow_provider_raybatch.job.request.key_array import KEY
 from airflow_provider_raybatch.job.row import SKIPPED, Response, RowFailure, RowOutcome
-from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.storage.file import Entry, with_footer_checksum
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -101,12 +100,22 @@ class Part:
         return self.path.split("/")[-2]
 
 
+class RowOutputs(Protocol):
+    """What parts keep of rows and their responses; a task says."""
+
+    def stored_inputs(self, inputs: pa.Table) -> pa.Table:
+        """The input columns that parts have."""
+
+    def outputs(self, responses: Sequence[Response | None]) -> pa.StructArray:
+        """The outputs of responses; null without one."""
+
+
 def write_all(
     folder: Folder,
     stem: str,
     columns: pa.Table,
     outcomes: Sequence[RowOutcome],
-    task: Task,
+    task: RowOutputs,
     outputs: pa.StructArray | None = None,
 ) -> list[Part]:
     """Write rows of a chunk, in as many parts as their outcomes need.
@@ -139,7 +148,7 @@ def write_all(
     return written
 
 
-def outputs_of(task: Task, results: Iterable[Response | RowFailure]) -> pa.StructArray:
+def outputs_of(task: RowOutputs, results: Iterable[Response | RowFailure]) -> pa.StructArray:
     """The outputs of rows, null where they have no response."""
     return task.outputs([
         one if isinstance(one, Response) and one is not SKIPPED else None for one in results

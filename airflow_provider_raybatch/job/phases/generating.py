@@ -14,13 +14,14 @@ from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
-from airflow_provider_raybatch.job.monitor.budget import Budget, no_price, spent
+from airflow_provider_raybatch.job.monitor.budget import Budget, no_price
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.monitor.money import HeldGpus
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.monitor.start_up import in_words
+from airflow_provider_raybatch.job.parts.ledger import spent
 from airflow_provider_raybatch.job.phases.reusing import KeptAnswers
 from airflow_provider_raybatch.job.planning.cluster_view import GpuTypes
 from airflow_provider_raybatch.job.planning.plan import Plan
@@ -36,8 +37,7 @@ from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.replicas import Replicas
-from airflow_provider_raybatch.job.run.watch import Ran
-from airflow_provider_raybatch.job.work import Job, WorkItem, work
+from airflow_provider_raybatch.job.work import Job, Ran, WorkItem, work
 from airflow_provider_raybatch.storage.errors import StorageError
 
 

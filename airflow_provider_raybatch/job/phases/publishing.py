@@ -40,10 +40,9 @@ from airflow_provider_raybatch.job.reuse.asked import Asked, keep_in_store
 from airflow_provider_raybatch.job.reuse.response_store import not_stored, open_store, remember
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_steps
 from airflow_provider_raybatch.job.run.cpu_tasks import apart_for, parallel_map
-from airflow_provider_raybatch.job.run.watch import Ran
 from airflow_provider_raybatch.job.steps.columns import with_steps
 from airflow_provider_raybatch.job.steps.known import StepParts
-from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.job.work import Job, Ran
 
 T = TypeVar("T")
 
@@ -117,7 +116,7 @@ def _complete_batch(batch: BatchWatch, made: Publication, parts: Sequence[Part])
     """Decide that the batch is complete, unless it has ended early or too many rows failed."""
     rows, answered = made.source.rows, add_up(made.job.folder, parts, made.source.rows)
     if batch.ending is None:
-        made.tolerance.after(answered)
+        made.tolerance.after(answered.rows)
         batch.observe(rows, answered.rows, rows - answered.rows)
         batch.complete()
 

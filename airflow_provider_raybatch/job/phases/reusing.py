@@ -16,6 +16,7 @@ from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.record import new_record
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, read_only
 from airflow_provider_raybatch.job.parts.part import Origin, Part
+from airflow_provider_raybatch.job.phases.step_reuse import Caches, reuse_steps
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.ready import CheckedJob
@@ -27,7 +28,6 @@ from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
 from airflow_provider_raybatch.job.reuse.reuse import ReusePlan, caches_of, plan_reuse
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.run.cpu_tasks import keys_over_the_cluster
-from airflow_provider_raybatch.job.steps.reusing import Caches, reuse_steps
 from airflow_provider_raybatch.job.work import Job
 
 

@@ -25,8 +25,8 @@ from airflow_provider_raybatch.job.run.cpu_tasks import ended_its_process, users
 from airflow_provider_raybatch.job.run.pipeline import Pipeline
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.replicas import Replicas
-from airflow_provider_raybatch.job.run.watch import LAST_WORDS, Ran, Watch
-from airflow_provider_raybatch.job.work import Done, Job, WorkItem
+from airflow_provider_raybatch.job.run.watch import LAST_WORDS, Watch
+from airflow_provider_raybatch.job.work import Done, Job, Ran, WorkItem
 
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0

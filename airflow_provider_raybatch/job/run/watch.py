@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -13,7 +11,7 @@ import ray
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.part import Part
-from airflow_provider_raybatch.job.work import Done
+from airflow_provider_raybatch.job.work import Done, Ran
 
 LAST_WORDS = 10.0
 """Seconds for replicas to end when every row is written; those that start, or hang, take longer."""
@@ -21,23 +19,6 @@ _ANSWER_SECONDS = 1.0
 """For the coordinator to answer a reading. On a busy node its process takes a minute to start. What comes
 late counts for the next reading; the driver must see a stop or a deadline meanwhile."""
 _LAST_ANSWER_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a run left when it was over: the latest report of each replica, and all that was written.
-
-    :param answers: parts of earlier steps, each with the number of its step.
-    :param seconds: by stage.
-    :param last_row: epoch seconds of the latest report with parts.
-    """
-
-    parts: Sequence[Part] = ()
-    answers: Sequence[tuple[int, Part]] = ()
-    reports: Sequence[ReplicaProgress] = ()
-    engine: EngineInfo = field(default_factory=EngineInfo)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    last_row: float = 0.0
 
 
 def _further(known: ReplicaProgress | None, other: ReplicaProgress) -> ReplicaProgress:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.events import Event, Notice
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.monitor.budget import spent
+from airflow_provider_raybatch.job.parts.ledger import spent
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.storage.folder import LocalFolder

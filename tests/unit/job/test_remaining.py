@@ -185,7 +185,7 @@ class TestTolerance:
                 "max_error_fraction=0.1 allows.",
             ),
             (
-                lambda: tolerance.after(add_up(disk, ledger, 20)),
+                lambda: tolerance.after(add_up(disk, ledger, 20).rows),
                 "max_error_fraction: 3 rows failed, more than the 2 of 20 rows that "
                 "max_error_fraction=0.1 allows.",
             ),
@@ -206,7 +206,7 @@ class TestTolerance:
             part(disk, [{}] * 4, [failure()] * 3 + [response()]),
             part(disk, [{}], [response()], ordinals=[1], submission=1),
         ]
-        assert tolerance.after(add_up(disk, ledger, 4)) is None
+        assert tolerance.after(add_up(disk, ledger, 4).rows) is None
 
 
 def report(**fields: int) -> ReplicaProgress:
