@@ -37,107 +37,59 @@ def get_provider_info() -> dict[str, Any]:
         "task-decorators": [
             {"name": "ray_batch", "class-name": f"{_PACKAGE}.decorators.ray_batch.ray_batch_task"},
         ],
-        "connection-types": [
-            {
-                "connection-type": "ray",
-                "hook-class-name": f"{_PACKAGE}.hooks.ray.RayHook",
-                "hook-name": "Ray",
-                "ui-field-behaviour": {
-                    "hidden-fields": ["login"],
-                    "relabeling": {
-                        "host": "Dashboard host",
-                        "schema": "http or https",
-                        "password": "Bearer token",
-                    },
-                    "placeholders": {
-                        "host": "ray-head.example.com, or local: each task starts a private Ray",
-                        "port": "8265",
-                        "schema": "http",
-                    },
-                },
-                "conn-fields": _connection_fields(),
-            },
-        ],
+        "connection-types": [_connection_type()],
     }
 
 
 def _options() -> dict[str, Any]:
     """Airflow's settings in the section ``[raybatch]``."""
     return {
-        "report_roots": {
-            "description": (
-                "Folders of the API server's machine, separated by commas, below which reports are read.\n"
-                "Reports in other local folders are not shown. Buckets need no entry.\n"
-            ),
-            "version_added": _VERSION,
-            "type": "string",
-            "example": "/data/lake,/mnt/nfs/out",
-            "default": "",
-        },
-        "report_content": {
-            "description": (
-                "Whether reports in the UI show content of rows: prompts, answers and columns. Who may read\n"
-                "the XComs of a DAG sees its reports, and need not have rights on the bucket.\n"
-            ),
-            "version_added": _VERSION,
-            "type": "boolean",
-            "example": None,
-            "default": "False",
-        },
-        "batch_api_root": {
-            "description": (
-                "Folder or bucket with the files and batches of the Batch API: an absolute path that API\n"
-                "servers, workers and Ray clusters share, or s3://bucket/prefix. Without it there is no\n"
-                "Batch API.\n"
-            ),
-            "version_added": _VERSION,
-            "type": "string",
-            "example": "s3://lake/batch-api",
-            "default": "",
-        },
-        "batch_api_aws_conn_id": {
-            "description": (
-                "AWS connection for that bucket; by default the identity of each machine. Jobs have it,\n"
-                "too, unless the model names one of its own.\n"
-            ),
-            "version_added": _VERSION,
-            "type": "string",
-            "example": "aws_default",
-            "default": "",
-        },
-        "batch_api_secret": {
-            "description": (
-                "Signs records of files and batches, 32 characters or more, the same on API servers and\n"
-                "workers; by default derived from [core] fernet_key. Records signed with another secret are\n"
-                "refused.\n"
-            ),
-            "version_added": _VERSION,
-            "type": "string",
-            "sensitive": True,
-            "example": None,
-            "default": "",
-        },
-        "batch_api_models": {
-            "description": (
-                "Models that clients may name: a JSON object, or the absolute path of a file with one,\n"
-                "which API servers, DAG processors and workers read. Each name has the arguments of\n"
-                "RayBatchInferenceOperator for the model.\n"
-            ),
-            "version_added": _VERSION,
-            "type": "string",
-            "example": "/opt/airflow/batch_models.json",
-            "default": "",
-        },
-        "batch_api_strict": {
-            "description": (
-                "Accept what OpenAI accepts: 50,000 requests and 200 MB a file, and 24-hour windows alone.\n"
-            ),
-            "version_added": _VERSION,
-            "type": "boolean",
-            "example": None,
-            "default": "False",
-        },
+        "report_roots": _option(
+            "Folders of the API server's machine, separated by commas, below which reports are read.\n"
+            "Reports in other local folders are not shown. Buckets need no entry.\n",
+            example="/data/lake,/mnt/nfs/out",
+        ),
+        "report_content": _option(
+            "Whether reports in the UI show content of rows: prompts, answers and columns. Who may read\n"
+            "the XComs of a DAG sees its reports, and need not have rights on the bucket.\n",
+            kind="boolean",
+            default="False",
+        ),
+        **_batch_api(),
         **_limits(),
+    }
+
+
+def _batch_api() -> dict[str, Any]:
+    return {
+        "batch_api_root": _option(
+            "Folder or bucket with the files and batches of the Batch API: an absolute path that API\n"
+            "servers, workers and Ray clusters share, or s3://bucket/prefix. Without it there is no\n"
+            "Batch API.\n",
+            example="s3://lake/batch-api",
+        ),
+        "batch_api_aws_conn_id": _option(
+            "AWS connection for that bucket; by default the identity of each machine. Jobs have it,\n"
+            "too, unless the model names one of its own.\n",
+            example="aws_default",
+        ),
+        "batch_api_secret": _option(
+            "Signs records of files and batches, 32 characters or more, the same on API servers and\n"
+            "workers; by default derived from [core] fernet_key. Records signed with another secret are\n"
+            "refused.\n",
+            sensitive=True,
+        ),
+        "batch_api_models": _option(
+            "Models that clients may name: a JSON object, or the absolute path of a file with one,\n"
+            "which API servers, DAG processors and workers read. Each name has the arguments of\n"
+            "RayBatchInferenceOperator for the model.\n",
+            example="/opt/airflow/batch_models.json",
+        ),
+        "batch_api_strict": _option(
+            "Accept what OpenAI accepts: 50,000 requests and 200 MB a file, and 24-hour windows alone.\n",
+            kind="boolean",
+            default="False",
+        ),
     }
 
 
@@ -164,20 +116,41 @@ def _limits() -> dict[str, Any]:
             "1000",
         ),
     }
-    return {
-        name: {
-            "description": text,
-            "version_added": _VERSION,
-            "type": "integer",
-            "example": None,
-            "default": default,
-        }
-        for name, (text, default) in texts.items()
-    }
+    return {name: _option(text, kind="integer", default=default) for name, (text, default) in texts.items()}
+
+
+def _option(
+    text: str, kind: str = "string", example: str | None = None, default: str = "", **more: Any
+) -> dict[str, Any]:
+    given = {"description": text, "version_added": _VERSION, "type": kind, **more}
+    return {**given, "example": example, "default": default}
 
 
 def _modules(*names: str) -> dict[str, Any]:
     return {"integration-name": _NAME, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}
+
+
+def _connection_type() -> dict[str, Any]:
+    """The connection ``ray`` and its form."""
+    return {
+        "connection-type": "ray",
+        "hook-class-name": f"{_PACKAGE}.hooks.ray.RayHook",
+        "hook-name": "Ray",
+        "ui-field-behaviour": {
+            "hidden-fields": ["login"],
+            "relabeling": {
+                "host": "Dashboard host",
+                "schema": "http or https",
+                "password": "Bearer token",
+            },
+            "placeholders": {
+                "host": "ray-head.example.com, or local: each task starts a private Ray",
+                "port": "8265",
+                "schema": "http",
+            },
+        },
+        "conn-fields": _connection_fields(),
+    }
 
 
 def _connection_fields() -> dict[str, Any]:

@@ -90,25 +90,10 @@ def batch_plan(
     from airflow_provider_raybatch.hooks.credentials import as_environment
 
     given = with_prices(with_source_digest(spec_of_fields(fields)), fields, run.place)
-    made = run.place.makes_clusters
-    wait = seconds_of(operator.ray_cluster.cluster_wait) if made else None
-    wait = wait if given.cluster_wait is None else given.cluster_wait
-    filled_in = {
-        "deadline": run.deadline.earlier,
-        "cluster_wait": wait,
-        "last_run": run.before(),
-        "served_batch": served,
-    }
-    spec = given.model_copy(update=filled_in)
-    check_lease(spec.orphan_timeout, operator.poll_interval)
-    for text in unknown_names(spec):
-        operator.log.warning("%s", text)
+    spec = _of_run(given, operator, run, served)
     runtime_env = given_mapping(runtime_env, "runtime_env")
     embedded = run.place.embedded
     travels = secrets.for_no_environment() if secrets and embedded else secrets
-    if spec.keep_warm and (embedded or made):
-        what = "private Ray" if embedded else "cluster"
-        operator.log.info("keep_warm has no effect here: the task's %s ends with it.", what)
 
     async def finished(client: RayJobsClient, info: JobInfo) -> bool:
         return await has_committed(client, info, run.key_of_job(info.submission_id))
@@ -120,8 +105,35 @@ def batch_plan(
         lease_terms=partial(operator.lease_terms, run),
         environment=as_environment(secrets) if embedded else {},
         sizes=spec,
-        cluster_wait=wait,
+        cluster_wait=spec.cluster_wait,
     )
+
+
+def _of_run(
+    given: BatchInferenceSpec, operator: RayOperator, run: TaskRun, served: ServedBatch | None
+) -> BatchInferenceSpec:
+    """The spec with what only a run knows; logs what has no effect, or an unknown name.
+
+    :raises SpecError: the job would end itself while it is followed.
+    """
+    makes_clusters, embedded = run.place.makes_clusters, run.place.embedded
+    wait = given.cluster_wait
+    if wait is None and makes_clusters:
+        wait = seconds_of(operator.ray_cluster.cluster_wait)
+    filled_in = {
+        "deadline": run.deadline.earlier,
+        "cluster_wait": wait,
+        "last_run": run.before(),
+        "served_batch": served,
+    }
+    spec = given.model_copy(update=filled_in)
+    check_lease(spec.orphan_timeout, operator.poll_interval)
+    for text in unknown_names(spec):
+        operator.log.warning("%s", text)
+    if spec.keep_warm and (embedded or makes_clusters):
+        what = "private Ray" if embedded else "cluster"
+        operator.log.info("keep_warm has no effect here: the task's %s ends with it.", what)
+    return spec
 
 
 async def _request(

@@ -114,6 +114,11 @@ def spec_of_known(
     }
     left_out = {*unknown, *arguments} - known.keys()
     known |= {name: value for name, value in _STAND_INS.items() if name in left_out}
+    return spec_of_fields(_with_stand_ins(known, left_out))
+
+
+def _with_stand_ins(known: dict[str, Any], left_out: set[str]) -> dict[str, Any]:
+    """Known arguments with stand-ins for what rows are asked by, where an unknown one may give it."""
     by_lines = known.get("format") == OPENAI_BATCH
     task = MODEL_TASKS.get(str(known.get("model_task", GENERATE)))
     in_steps = bool(known.get("steps"))
@@ -129,7 +134,7 @@ def spec_of_known(
         known["sampling_column"] = known.get("sampling_column") or _COLUMN
     if "engine" in left_out:
         known["model"] = known.get("model") or _STAND_INS["model"]
-    return spec_of_fields(known)
+    return known
 
 
 def _has(steps: Any, name: str) -> bool:

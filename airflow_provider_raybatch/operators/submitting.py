@@ -39,8 +39,6 @@ def submit(
     :return: with the cluster that has the job.
     :raises RayBatchException: it was refused, or the cluster does not answer.
     """
-    from airflow_provider_raybatch.cluster.submit.resolve import FIRST_JOB
-
     # A new cluster may need the nodes of theirs.
     first = run.place.makes_clusters and run.record.earlier is not None
     cancel_handler.concerns(run.place, run.id, None if run.place.embedded else store, plan.lease_terms)
@@ -54,15 +52,7 @@ def submit(
             cancel_handler.end_if_killed(log)  # the cluster may be there already
         raise
     cluster = cancel_handler.cluster
-    verb = "Submitted Ray job"
-    if submitted.adopted:
-        ended = submitted.info.status.is_terminal
-        verb = "Found finished job" if ended else "Re-attached to running job"
-    reason = submitted.reason
-    if reason == FIRST_JOB and run.record.earlier != ():
-        reason = "the first job of a new run"
-    where = cluster.job_page(submitted.submission_id) or cluster.shown
-    log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, reason)
+    _log_submitted(submitted, cluster, run, log)
     cancel_handler.end_if_killed(log)
     if not first:
         _end_earlier(run, submitted.submission_id, store, log)
@@ -119,3 +109,17 @@ def _order(
         deadline=run.deadline.earlier,
         leave_waiting=leave_waiting,
     )
+
+
+def _log_submitted(submitted: Submitted, cluster: Cluster, run: TaskRun, log: Log) -> None:
+    from airflow_provider_raybatch.cluster.submit.resolve import FIRST_JOB
+
+    verb = "Submitted Ray job"
+    if submitted.adopted:
+        ended = submitted.info.status.is_terminal
+        verb = "Found finished job" if ended else "Re-attached to running job"
+    reason = submitted.reason
+    if reason == FIRST_JOB and run.record.earlier != ():
+        reason = "the first job of a new run"
+    where = cluster.job_page(submitted.submission_id) or cluster.shown
+    log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, reason)

@@ -79,12 +79,15 @@ class Tracker:
             cost=money.cost,
             expected_cost=money.expected(eta),
             currency=None if money.cost is None else money.prices.currency,
-            answered={
-                name: min(self._total, known + sum(report.answered.get(step, 0) for report in reports))
-                for step, (name, known) in enumerate(self._answered.items())
-            }
-            or None,
+            answered=self._answered_by_step(reports) or None,
         )
+
+    def _answered_by_step(self, reports: Sequence[ReplicaProgress]) -> dict[str, int]:
+        """Rows that each step has answered; empty for a single question."""
+        return {
+            name: min(self._total, known + sum(report.answered.get(step, 0) for report in reports))
+            for step, (name, known) in enumerate(self._answered.items())
+        }
 
 
 _WINDOW = 60.0

@@ -171,10 +171,7 @@ def write_arrays(
     :param filled: tokens of the texts that were filled in instead of generated.
     """
     if columns.num_columns:
-        arrays["input"] = pa.StructArray.from_arrays(
-            [one_array(column) for column in columns.columns],
-            fields=[field.with_nullable(True).remove_metadata() for field in columns.schema],
-        )
+        arrays["input"] = _as_struct(columns)
     buffer = io.BytesIO()
     table = pa.table(arrays)
     ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False).astype(np.int64)
@@ -196,6 +193,13 @@ def write_arrays(
     path = f"{stem}.{len(content)}.{ranges}.{rows}.{ok}.parquet"
     folder.write(path, content)
     return Part(path, rows, ok, runs[0][0], runs[-1][1], len(content))
+
+
+def _as_struct(columns: pa.Table) -> pa.StructArray:
+    return pa.StructArray.from_arrays(
+        [one_array(column) for column in columns.columns],
+        fields=[field.with_nullable(True).remove_metadata() for field in columns.schema],
+    )
 
 
 def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -111,6 +111,40 @@ class Contents:
         return None
 
 
+class Tokenization:
+    """Tokenises requests in the engine's own threads, and notices if the engine dies meanwhile."""
+
+    def __init__(self, replica: ReplicaProcess, watch: Stopwatch) -> None:
+        self._replica, self._watch = replica, watch
+        self._running: set[asyncio.Future[list[Any]]] = set()
+        self._died = False
+
+    async def of(self, rows: Sequence[Row]) -> list[Any]:
+        """What the engine takes for each row, or how the row fails."""
+        start = time.monotonic()
+        encode, requests = self._replica.engine.encode, self._replica.asker.requests(rows)
+        work = asyncio.ensure_future(self._replica.tokenizer_thread(encode, requests))
+        self._running.add(work)
+        work.add_done_callback(self._ended)
+        encoded = await asyncio.shield(work)
+        self._watch.add("tokenize", start)
+        return encoded
+
+    def _ended(self, work: asyncio.Future[list[Any]]) -> None:
+        self._running.discard(work)
+        self._died |= not work.cancelled() and isinstance(work.exception(), EngineDeadError)
+
+    async def died(self) -> bool:
+        """Whether the engine is known to be dead by what was being tokenised.
+
+        A row in the engine may be the first to tell of a death, and preparing is cancelled then; so this
+        waits for what is being tokenised.
+        """
+        if self._running:
+            await asyncio.wait(self._running)
+        return self._died
+
+
 class Prefetcher:
     """Prepares rows in batches. Where it is known that some take longer, those are tokenised first.
 
@@ -133,8 +167,7 @@ class Prefetcher:
         self._watch = watch
         self._killer = killer
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._tokenizing: set[asyncio.Future[list[Any]]] = set()
-        self._died = False
+        self.tokenization = Tokenization(replica, watch)
         self.contents = Contents(replica)
         self.pending = 0
         """Rows that are not prepared yet."""
@@ -270,7 +303,7 @@ class Prefetcher:
                 asked, found = await self._shared.to_ask(asked)
             # At once: another row's answer may have brought them into the engine again, for their next step.
             self._replica.begun.end({*ordinals} - {row.ordinal for row in asked})
-            encoded = await self._encoded(asked)
+            encoded = self._taken(asked, await self.tokenization.of(asked))
         finally:
             self.pending -= len(rows)
         self._replica.begun.end(row.ordinal for row in asked)
@@ -279,19 +312,16 @@ class Prefetcher:
             self.pending += len(left)
             await self._enter(left, is_own=True)
 
-    def _tokenized(self, work: asyncio.Future[list[Any]]) -> None:
-        self._tokenizing.discard(work)
-        self._died |= not work.cancelled() and isinstance(work.exception(), EngineDeadError)
-
-    async def died(self) -> bool:
-        """Whether the engine is known to be dead by what was being tokenised.
-
-        A row in the engine may be the first to tell of a death, and preparing is cancelled then; so this
-        waits for what is being tokenised.
-        """
-        if self._tokenizing:
-            await asyncio.wait(self._tokenizing)
-        return self._died
+    def _taken(self, rows: Sequence[Row], encoded: Sequence[Any]) -> list[Row]:
+        """The rows that the engine takes; the others have failed."""
+        taken = []
+        for row, one in zip(rows, encoded, strict=True):
+            if isinstance(one, RowFailure):
+                self._inflight.land(row, one)
+            else:
+                row.encoded = one
+                taken.append(row)
+        return taken
 
     def _fit(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that make a request; the others have their result."""
@@ -305,26 +335,6 @@ class Prefetcher:
             else:
                 self._inflight.land(row, request)
         return fit
-
-    async def _encoded(self, rows: Sequence[Row]) -> list[Row]:
-        """Tokenise rows; returns those that the engine takes."""
-        start = time.monotonic()
-        encode = self._replica.engine.encode
-        work = asyncio.ensure_future(
-            self._replica.tokenizer_thread(encode, self._replica.asker.requests(rows))
-        )
-        self._tokenizing.add(work)
-        work.add_done_callback(self._tokenized)
-        encoded = await asyncio.shield(work)
-        self._watch.add("tokenize", start)
-        taken = []
-        for row, one in zip(rows, encoded, strict=True):
-            if isinstance(one, RowFailure):
-                self._inflight.land(row, one)
-            else:
-                row.encoded = one
-                taken.append(row)
-        return taken
 
 
 def _pieces_of(assignment: Assignment, rows: Ordinals) -> Ordinals:

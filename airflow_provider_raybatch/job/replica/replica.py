@@ -74,10 +74,7 @@ class Replica(ReplicaProcess):
         self._actor = _actor()
         # In another container, process numbers begin anew.
         process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
-        nodes = _nodes_of_gpus() if spans_nodes else []
-        share = spec.num_gpus if spec.shares_gpu else None
-        report = ReplicaProgress(process, _node(), started=time.time(), nodes=nodes, gpu_share=share)
-        super().__init__(spec.submission, coordinator, report)
+        super().__init__(spec.submission, coordinator, _first_report(process, spec, spans_nodes))
         self._access = source.access(Holder(self._actor, process), self.report, coordinator)
         self._has_job = self._has_left = False
         self.reporter = Reporter(
@@ -205,6 +202,16 @@ class Replica(ReplicaProcess):
     async def _close(self) -> None:
         await self.thread(self.engine.close)
         self._leave()
+
+
+def _first_report(process: str, spec: BatchInferenceSpec, spans_nodes: bool) -> ReplicaProgress:
+    return ReplicaProgress(
+        process,
+        _node(),
+        started=time.time(),
+        nodes=_nodes_of_gpus() if spans_nodes else [],
+        gpu_share=spec.num_gpus if spec.shares_gpu else None,
+    )
 
 
 def _actor() -> str:

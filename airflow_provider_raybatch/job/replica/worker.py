@@ -337,7 +337,7 @@ class ReplicaWorker:
             task.cancel()
         await asyncio.gather(*self._preparing, return_exceptions=True)
         begun = self._replica.begun.now()
-        if not await self._prefetcher.died():
+        if not await self._prefetcher.tokenization.died():
             begun = Begun(begun.in_engine)  # it did not die of what it tokenised
         with contextlib.suppress(EngineDeadError):  # its front end, which has the answers, may be gone, too
             await self._write_the_rest()

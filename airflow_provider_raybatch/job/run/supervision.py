@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -59,9 +59,7 @@ def run(
         pipeline = _processor(job, plan, work, watch)
     spoken = _Spoken(plan, say)
     try:
-        while pipeline.is_alive() and not watch.is_over:
-            pipeline.join(_POLL)
-            reports, now = watch.look(), time.time()
+        for reports, now in _readings(pipeline, watch):
             progress = tracker.update(reports, watch.flushes, now)
             pipeline.show(progress)
             check(reports, progress)
@@ -77,15 +75,28 @@ def run(
         if not isinstance(error, BatchEndedError):
             raise
         return watch.ran(_last_of(replicas, watch))
-    reports = watch.look() if watch.is_finished else watch.look_once_more()
-    if not watch.is_finished and pipeline.error is not None:
-        _raise(pipeline.error, reports, job.spec.prompt_function)
+    reports = _last_reports(pipeline, watch, job.spec.prompt_function)
     engine = _engine(job, replicas, watch.is_finished)
     progress = tracker.update(reports, watch.flushes, time.time())
     pipeline.show(progress)
     if progress.text() != spoken.last:
         say(progress)
     return watch.ran(engine)
+
+
+def _readings(pipeline: Pipeline, watch: Watch) -> Iterator[tuple[Sequence[ReplicaProgress], float]]:
+    """The replicas' reports, and when they were read, until the run is over."""
+    while pipeline.is_alive() and not watch.is_over:
+        pipeline.join(_POLL)
+        yield watch.look(), time.time()
+
+
+def _last_reports(pipeline: Pipeline, watch: Watch, prompt_function: str | None) -> Sequence[ReplicaProgress]:
+    """The replicas' reports after the run. Raises what has ended it, if rows are left."""
+    reports = watch.look() if watch.is_finished else watch.look_once_more()
+    if not watch.is_finished and pipeline.error is not None:
+        _raise(pipeline.error, reports, prompt_function)
+    return reports
 
 
 def _last_of(replicas: Replicas | None, watch: Watch) -> EngineInfo:

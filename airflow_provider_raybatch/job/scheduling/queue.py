@@ -126,11 +126,7 @@ class PullQueue:
             rows = replica.isolate(self._next_group(name, replica.on_probation))
         borrow, put = self._locations.give(name, replica.take(rows, failed))
         if not self.free.count:
-            ask_below = min(ask_below, replica.at_once)
-            if others := self._ahead.keys() - {name}:
-                ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
-                if not is_test and replica.unanswered < ask_below and now >= replica.waits_until:
-                    self._rebalance(now, replica, most, others)
+            ask_below = self._ask_of_others(name, now, None if is_test else most, ask_below)
         give_back = replica.take_owed()
         self._update(name, replica)
         return Assignment(
@@ -234,6 +230,21 @@ class PullQueue:
         self.unfinished -= replica.report(now, report)
         self._speeds.set(name, replica.slots, replica.speed.rate)
         self._update(name, replica)
+
+    def _ask_of_others(self, name: str, now: float, most: int | None, ask_below: int) -> int:
+        """Without free rows, a replica's next ones come from others: it asks earlier, and they return some.
+
+        :param most: see :meth:`_rebalance`; ``None`` for a replica that tests rows, and takes none of others.
+        :returns: the number of rows below which the replica asks again.
+        """
+        replica = self._replicas[name]
+        others = self._ahead.keys() - {name}
+        if not others:
+            return min(ask_below, replica.at_once)
+        ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
+        if most is not None and replica.unanswered < ask_below and now >= replica.waits_until:
+            self._rebalance(now, replica, most, others)
+        return ask_below
 
     def _rebalance(self, now: float, replica: ReplicaState, most: int, others: Set[str]) -> None:
         """Let the one with most to give return rows, so that both end together.

@@ -70,12 +70,7 @@ def checked(
     structured = sampling["structured_outputs"] if asks_json(sampling) else None
     if structured is None and spec.response_format == "text":
         return response
-    schemas = [] if structured is None else [structured]
-    if spec.response_schema is not None and (structured or {}).get("json") != spec.response_schema:
-        schemas.append({"json": spec.response_schema})  # a row's own sampling asked for something else
-    if spec.engine == "echo" and structured is not None:
-        # It knows simple schemas, and stands for a model that knows the one that was asked for.
-        schemas = schemas[1:]
+    schemas = _schemas(spec, structured)
     for completion in response.completions:
         try:
             value = json.loads(completion.text, parse_constant=_refuse)
@@ -86,6 +81,20 @@ def checked(
             reason = f"the response does not fit the JSON schema ({why}): {completion.text[:200]!r}"
             return _failed(PARSE, reason, response)
     return response
+
+
+def _schemas(spec: BatchInferenceSpec, structured: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What a response must fit: the row's own constraint, and the job's schema.
+
+    :param structured: ``structured_outputs`` of the row's sampling parameters, where they ask for JSON.
+    """
+    schemas = [] if structured is None else [structured]
+    if spec.response_schema is not None and (structured or {}).get("json") != spec.response_schema:
+        schemas.append({"json": spec.response_schema})  # a row's own sampling asked for something else
+    if spec.engine == "echo" and structured is not None:
+        # It knows simple schemas, and stands for a model that knows the one that was asked for.
+        return schemas[1:]
+    return schemas
 
 
 def _no_json(completion: Completion, error: Exception, has_grammar: bool) -> str:
