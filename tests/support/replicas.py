@@ -29,7 +29,8 @@ from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.plan import ClusterView, Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.replica import prefetcher, process_parts
+from airflow_provider_raybatch.job.replica import contents as contents_module
+from airflow_provider_raybatch.job.replica import process_parts
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica import worker as worker_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
@@ -158,8 +159,8 @@ class Place:
         # Its thread would outlive the test, and then call ray, which would start a cluster.
         monkeypatch.setattr(Reporter, "_run", lambda *_: None)
         monkeypatch.setattr(tempfile, "tempdir", str(folder))  # left-overs of killed processes
-        monkeypatch.setattr(prefetcher, "_put", lambda contents: {p: [c] for p, c in contents.items()})
-        monkeypatch.setattr(prefetcher, "_got", lambda references: references[0])
+        monkeypatch.setattr(contents_module, "_put", lambda contents: {p: [c] for p, c in contents.items()})
+        monkeypatch.setattr(contents_module, "_got", lambda references: references[0])
         self._patch = monkeypatch
         self.source = folder / "x.jsonl"
         self.out = LocalFolder(str(folder / "out"))

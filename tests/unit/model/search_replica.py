@@ -20,6 +20,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.replica import contents as contents_module
 from airflow_provider_raybatch.job.replica import inflight, prefetcher
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica import worker as worker_module
@@ -362,9 +363,11 @@ def modelled() -> Iterator[None]:
         patch.setattr(worker_module, "_LEAST_PAUSE", PAUSE)
         patch.setattr(worker_module, "_IDLE_CALLS", 1e9)
         patch.setattr(replica_module.os, "_exit", end)
-        patch.setattr(prefetcher, "_LOOK_AGAIN", AT_ONCE)
-        patch.setattr(prefetcher, "_PATIENCE", AT_ONCE)
-        patch.setattr(prefetcher, "_put", lambda contents: {piece: [one] for piece, one in contents.items()})
-        patch.setattr(prefetcher, "_got", got)
+        patch.setattr(contents_module, "_LOOK_AGAIN", AT_ONCE)
+        patch.setattr(contents_module, "_PATIENCE", AT_ONCE)
+        patch.setattr(
+            contents_module, "_put", lambda contents: {piece: [one] for piece, one in contents.items()}
+        )
+        patch.setattr(contents_module, "_got", got)
         patch.setattr(ray, "get", lambda future, timeout=None: future.result())
         yield

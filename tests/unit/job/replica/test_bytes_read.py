@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.job.input import opening
-from airflow_provider_raybatch.job.replica import prefetcher
+from airflow_provider_raybatch.job.replica import contents as contents_module
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
@@ -129,8 +129,8 @@ def test_what_is_read_leaves_the_object_store(tmp_path: Path, monkeypatch: pytes
         most = max(most, len(there))
         return references
 
-    monkeypatch.setattr(prefetcher, "_put", put)
-    monkeypatch.setattr(prefetcher, "_got", lambda references: references[0].content)
+    monkeypatch.setattr(contents_module, "_put", put)
+    monkeypatch.setattr(contents_module, "_got", lambda references: references[0].content)
     work_together(place, several(place, monkeypatch, 4))
     assert 0 < most < 12
     assert not there

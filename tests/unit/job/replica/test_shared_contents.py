@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.replica import prefetcher
+from airflow_provider_raybatch.job.replica import contents as contents_module
 from tests.support.replicas import Board, Handle
 
 
@@ -137,7 +137,7 @@ def test_a_reader_puts_what_it_still_has_for_its_next_borrower(monkeypatch: pyte
             store.dies(borrower)
             store.ready("third")
 
-    monkeypatch.setattr(prefetcher, "_put", lambda read: {piece: [Reference()] for piece in read})
+    monkeypatch.setattr(contents_module, "_put", lambda read: {piece: [Reference()] for piece in read})
     store, reads = Store(), list[Any]()
     process: Any = SimpleNamespace(
         process="reader",
@@ -146,6 +146,6 @@ def test_a_reader_puts_what_it_still_has_for_its_next_borrower(monkeypatch: pyte
         reader=SimpleNamespace(content=reads.append),
         thread=at_once,
     )
-    contents = prefetcher.Contents(process)
+    contents = contents_module.Contents(process)
     asyncio.run(story())
     assert len(reads) == 1
