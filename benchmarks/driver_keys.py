@@ -42,7 +42,7 @@ class MostlyFull:
     def lookup(self, keys: Any) -> Any:
         """Find `keys`."""
         from airflow_provider_raybatch.job.request import key_array
-        from airflow_provider_raybatch.job.reuse.hits import Hits
+        from airflow_provider_raybatch.job.reuse.row_keys import Hits
 
         places = np.flatnonzero(key_array.first_halves(keys) % 100 > 0)
         return Hits(places, places // 65_536, places % 65_536)
@@ -51,11 +51,10 @@ class MostlyFull:
 def measure(rows: int, times: int, has_store: bool) -> list[float]:
     """Measure one line of the table."""
     from airflow_provider_raybatch.job.request import key_array
-    from airflow_provider_raybatch.job.reuse.hits import CachedRows
     from airflow_provider_raybatch.job.reuse.partitions import Partitions
     from airflow_provider_raybatch.job.reuse.repeats import CachedResponses, ReuseResolver
     from airflow_provider_raybatch.job.reuse.reuse import all_repeats
-    from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
+    from airflow_provider_raybatch.job.reuse.row_keys import CachedRows, RequestKeys, ranges_for
 
     process, number = psutil.Process(), ranges_for(rows)
     before, began = process.memory_info().rss, time.process_time()

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.exceptions import RayBatchFailException
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS
 from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
-from airflow_provider_raybatch.operators.set_fields import only_set
+from airflow_provider_raybatch.operators.rendering import only_set
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -33,9 +33,14 @@ from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, FIELDS, TEXTS
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.batch_plan import batch_plan, check_has_price
-from airflow_provider_raybatch.operators.closing_line import closing_line_of, failed_by_itself, failed_rows
 from airflow_provider_raybatch.operators.deadline import longest_pause
-from airflow_provider_raybatch.operators.handover import publish_asset_events, result_of
+from airflow_provider_raybatch.operators.handover import (
+    closing_line_of,
+    failed_by_itself,
+    failed_rows,
+    publish_asset_events,
+    result_of,
+)
 from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.objects import ObjectsOperator
 from airflow_provider_raybatch.operators.parse_check import (
@@ -46,7 +51,7 @@ from airflow_provider_raybatch.operators.parse_check import (
     warn_of_dag,
 )
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
-from airflow_provider_raybatch.operators.set_fields import only_set
+from airflow_provider_raybatch.operators.rendering import only_set
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -11,7 +11,7 @@ from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
-from airflow_provider_raybatch.operators.set_fields import only_set
+from airflow_provider_raybatch.operators.rendering import only_set
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome

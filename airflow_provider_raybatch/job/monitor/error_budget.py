@@ -10,7 +10,7 @@ from fractions import Fraction
 from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.failures.summary import counted
+from airflow_provider_raybatch.job.failures.public_reasons import counted
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.row import RowFailure
 

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.layout import DEAD_LETTER, data_file
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
-from airflow_provider_raybatch.job.failures.summary import counted
+from airflow_provider_raybatch.job.failures.public_reasons import counted
 from airflow_provider_raybatch.job.output.rows import json_line, row_values
 from airflow_provider_raybatch.job.parts.ledger import RowMask, look_back
 from airflow_provider_raybatch.job.parts.part import FAILED_COLUMNS, Part, read_columns, with_failures

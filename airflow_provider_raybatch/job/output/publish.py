@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.data import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.contract.layout import data_file
-from airflow_provider_raybatch.job.failures.summary import main_reasons
+from airflow_provider_raybatch.job.failures.public_reasons import main_reasons
 from airflow_provider_raybatch.job.input.table import kinds_of, members, parquet_file, restored
 from airflow_provider_raybatch.job.output.dead_letters import dead_letters
 from airflow_provider_raybatch.job.output.openai_batch.lines import SCHEMA, AnswerLines
@@ -92,7 +92,7 @@ class PublishedRange:
 
     :param rows: good rows of the input, and `errors` failed ones.
     :param dataset_rows: rows of the file.
-    :param reasons: see :func:`~airflow_provider_raybatch.job.failures.summary.main_reasons`.
+    :param reasons: see :func:`~airflow_provider_raybatch.job.failures.public_reasons.main_reasons`.
     :param blank: see :class:`~airflow_provider_raybatch.contract.run_numbers.Counts`.
     :param saved: input and output tokens of good rows that the run did not pay for, by their origin.
     :param carried: of good rows that earlier jobs had asked, those of this run's earlier attempts among them.

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.text import count_of, cut_to, storable, 
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.table import as_text, one_array
 from airflow_provider_raybatch.job.parts.part import Part, inputs_of
-from airflow_provider_raybatch.job.parts.sizes import portions, together
+from airflow_provider_raybatch.job.parts.reading import portions, together
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.steps.known import StepParts
 from airflow_provider_raybatch.job.tasks.base import Task

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.arguments.tools import TOOL_CALLS_COLUMN
 from airflow_provider_raybatch.contract.report import FailedExample, Sample, SampleAnswer, StepAnswers
 from airflow_provider_raybatch.contract.text import plain_reason
 from airflow_provider_raybatch.job.failures.diagnosis import public_text
-from airflow_provider_raybatch.job.failures.summary import kind_of_reason
+from airflow_provider_raybatch.job.failures.public_reasons import kind_of_reason
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.reader import parquet_rows

@@ -26,7 +26,7 @@ from airflow_provider_raybatch.contract.report import FailedExample, FailureGrou
 from airflow_provider_raybatch.contract.run_numbers import JobRecord, LastRun, ReplicaStats, Tokens
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import TaskKey
-from airflow_provider_raybatch.job.failures.summary import main_reasons
+from airflow_provider_raybatch.job.failures.public_reasons import main_reasons
 from airflow_provider_raybatch.job.monitor.money import Money, spent_before
 from airflow_provider_raybatch.job.output.record import INTERVAL, listed_records
 from airflow_provider_raybatch.job.output.report import explaining

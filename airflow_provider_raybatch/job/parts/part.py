@@ -27,8 +27,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import DAMAGED
 from airflow_provider_raybatch.job.input.table import KINDS, members, one_array
-from airflow_provider_raybatch.job.parts.reading import read_part
-from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES, cumulated, portions, together
+from airflow_provider_raybatch.job.parts.reading import MOST_BYTES, cumulated, portions, read_part, together
 from airflow_provider_raybatch.job.request.key_array import KEY
 from airflow_provider_raybatch.job.row import SKIPPED, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.storage.file import Entry, with_footer_checksum

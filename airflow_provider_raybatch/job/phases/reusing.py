@@ -23,9 +23,9 @@ from airflow_provider_raybatch.job.preflight.ready import CheckedJob
 from airflow_provider_raybatch.job.preflight.services import Services
 from airflow_provider_raybatch.job.request.keys import Repetitions
 from airflow_provider_raybatch.job.reuse.asked import asked_again, keep
-from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
 from airflow_provider_raybatch.job.reuse.reuse import ReusePlan, caches_of, plan_reuse
+from airflow_provider_raybatch.job.reuse.row_keys import Responses
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.run.cpu_tasks import keys_over_the_cluster
 from airflow_provider_raybatch.job.work import Job

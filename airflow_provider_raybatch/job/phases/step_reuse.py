@@ -19,8 +19,14 @@ from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
 from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.request.render import render_all
 from airflow_provider_raybatch.job.reuse.cached_parts import ReadRows, matched, write_parts
-from airflow_provider_raybatch.job.reuse.hits import Responses
-from airflow_provider_raybatch.job.reuse.row_keys import Asked, RequestKeys, keys_by, ranges_for, request_keys
+from airflow_provider_raybatch.job.reuse.row_keys import (
+    Asked,
+    RequestKeys,
+    Responses,
+    keys_by,
+    ranges_for,
+    request_keys,
+)
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.steps.columns import reader_of
 from airflow_provider_raybatch.job.steps.known import KnownAnswers, last_keys

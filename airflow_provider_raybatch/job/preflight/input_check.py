@@ -19,8 +19,7 @@ from airflow_provider_raybatch.contract.row_template import RowTemplate, placeho
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of, nearest
-from airflow_provider_raybatch.job.failures.public_reasons import public_reason, refusal_by
-from airflow_provider_raybatch.job.failures.summary import counted
+from airflow_provider_raybatch.job.failures.public_reasons import counted, public_reason, refusal_by
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow, Partition, partitions
 from airflow_provider_raybatch.job.input.hugging_face import split_note
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join

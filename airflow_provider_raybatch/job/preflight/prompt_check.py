@@ -10,8 +10,7 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.failures.public_reasons import refusal_by
-from airflow_provider_raybatch.job.failures.summary import counted
+from airflow_provider_raybatch.job.failures.public_reasons import counted, refusal_by
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import RowMask

@@ -29,8 +29,7 @@ from airflow_provider_raybatch.job.preview.rows import PreviewedRows
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
-from airflow_provider_raybatch.job.warm_engines.engine_key import key_of
-from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry
+from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry, key_of
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
 from airflow_provider_raybatch.job.warm_engines.warm_source import WarmEngineSource, engine_source
 

@@ -29,8 +29,8 @@ from airflow_provider_raybatch.job.replica.row_asker import Read
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request import keys as request_keys
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
-from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task
+from airflow_provider_raybatch.job.reuse.row_keys import Responses
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.work import Job
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 from airflow_provider_raybatch.job.engine.base import Engine
 from airflow_provider_raybatch.job.input.chunk_rows import portions
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
-from airflow_provider_raybatch.job.parts.sizes import portions as portions_of
+from airflow_provider_raybatch.job.parts.reading import MOST_BYTES, DamagedPartError
+from airflow_provider_raybatch.job.parts.reading import portions as portions_of
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.shared_answers import SharedAnswer, shared_outputs
 from airflow_provider_raybatch.job.request.key_array import KEY

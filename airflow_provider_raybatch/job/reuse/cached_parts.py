@@ -19,10 +19,10 @@ from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.input.table import as_text, one_array
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import FAILURE, Origin, Part
-from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
+from airflow_provider_raybatch.job.parts.reading import MOST_BYTES
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
+from airflow_provider_raybatch.job.reuse.row_keys import CachedRows, Responses
 from airflow_provider_raybatch.job.work import Job, own_columns
 
 _ROWS_AT_ONCE = 20_000

@@ -13,12 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raybatch.job.parts.part import Part, read_columns
-from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.parts.sizes import row_bytes
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError, row_bytes
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.hits import NO_ANSWERS, CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
+from airflow_provider_raybatch.job.reuse.row_keys import NO_ANSWERS, CachedRows, Hits
 from airflow_provider_raybatch.storage.file import in_order
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -39,7 +38,7 @@ class _Place:
 
 
 class LedgerResponses:
-    """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`.
+    """See :class:`~airflow_provider_raybatch.job.reuse.row_keys.Responses`.
 
     :param damaged: called once with the path of each damaged part, whose responses are misses.
     :param ranges: of keys; each lookup has those of one. A pass over all parts for each would take too long,
@@ -80,7 +79,7 @@ class LedgerResponses:
         return found
 
     def read(self, rows: CachedRows, most: int) -> pa.Table | None:
-        """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
+        """See :class:`~airflow_provider_raybatch.job.reuse.row_keys.Responses`."""
         tables = [NO_ANSWERS]
         size = 0
         for number in np.unique(rows.file):

@@ -31,9 +31,8 @@ from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.request.keys import Repetitions
 from airflow_provider_raybatch.job.reuse.cached_parts import matched, write_parts
-from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Arrays, Partitions
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
+from airflow_provider_raybatch.job.reuse.row_keys import CachedRows, RequestKeys, Responses, ranges_for
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.file import Entry, checked, with_checksum
 from airflow_provider_raybatch.storage.folder import Folder

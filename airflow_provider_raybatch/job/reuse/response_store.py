@@ -18,10 +18,9 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.failures.diagnosis import said
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
-from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.parts.sizes import row_bytes
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError, row_bytes
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.hits import NO_ANSWERS, CachedRows, Hits
+from airflow_provider_raybatch.job.reuse.row_keys import NO_ANSWERS, CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.store.files import AT_ONCE
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Entries
@@ -46,7 +45,7 @@ def open_store(spec: ReuseArguments, credentials: AwsCredentials | None, emit: E
 
 
 class StoredResponses:
-    """A store as :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
+    """A store as :class:`~airflow_provider_raybatch.job.reuse.row_keys.Responses`."""
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
@@ -54,14 +53,14 @@ class StoredResponses:
         """Of the files with a hit."""
 
     def lookup(self, keys: Keys) -> Hits:
-        """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
+        """See :class:`~airflow_provider_raybatch.job.reuse.row_keys.Responses`."""
         found = self._store.lookup(keys)
         numbers = [self._numbers.setdefault(path, len(self._numbers)) for path in found.entries.files]
         number = np.array(numbers, np.int64)
         return Hits(found.position, number[found.entries.file], found.entries.row)
 
     def read(self, rows: CachedRows, most: int) -> pa.Table | None:
-        """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
+        """See :class:`~airflow_provider_raybatch.job.reuse.row_keys.Responses`."""
         at = rows.file.astype(np.int64) << 32 | rows.row
         _, first, response_of = np.unique(at, return_index=True, return_inverse=True)
         asked = rows.where(first)

@@ -22,7 +22,6 @@ from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.request.keys import Repetitions
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
-from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.reuse.repeats import (
     CachedResponses,
@@ -32,7 +31,13 @@ from airflow_provider_raybatch.job.reuse.repeats import (
     read_search,
     repeats_of,
 )
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for, request_keys
+from airflow_provider_raybatch.job.reuse.row_keys import (
+    CachedRows,
+    RequestKeys,
+    Responses,
+    ranges_for,
+    request_keys,
+)
 from airflow_provider_raybatch.job.reuse.store.data import StoredFile
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.work import Job, ParallelMap, work

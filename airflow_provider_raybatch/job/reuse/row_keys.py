@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request keys of rows, computed on CPUs before an engine starts."""
+"""Request keys of rows, computed on CPUs before an engine starts, and what a cache finds for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.media.allowed import image_access
@@ -109,3 +110,60 @@ def request_keys(
     for made in parallel_map(make_keys, groups, job):
         found.add(made, key_array.range_of(made.keys, number))
     return found
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Where keys were found.
+
+    :param places: in the keys that were looked up.
+    :param file: numbers of files, as the cache counts them.
+    :param row: rows in the files.
+    """
+
+    places: npt.NDArray[np.int64]
+    file: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+@dataclass(frozen=True)
+class CachedRows(Arrays):
+    """Rows, and where the answer of each is (see :class:`Hits`). Several may have the same key."""
+
+    KIND: ClassVar[np.dtype[Any]] = np.dtype([
+        ("ordinals", "i8"),
+        ("keys", "S16"),
+        ("file", "i4"),
+        ("row", "i4"),
+    ])
+
+    ordinals: npt.NDArray[np.int64]
+    keys: Keys
+    file: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+
+
+class Responses(Protocol):
+    """A cache of responses under their request keys."""
+
+    def lookup(self, keys: Keys) -> Hits:
+        """Find `keys`, which are sorted and unique."""
+
+    def read(self, rows: CachedRows, most: int) -> pa.Table | None:
+        """The answers: ``hit`` (position in `rows`), ``output`` and ``paid_by``.
+
+        A row that is not in the table counts as a miss: its file is gone.
+
+        :param most: bytes. If several rows have more, the result is ``None``.
+        """
+
+
+NO_ANSWERS = pa.table({
+    "output": pa.nulls(0),
+    "paid_by": pa.array([], pa.string()),
+    "hit": pa.array([], pa.int64()),
+})
+"""The columns of :meth:`Responses.read`."""

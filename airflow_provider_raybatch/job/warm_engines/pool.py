@@ -18,10 +18,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
-from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
 from airflow_provider_raybatch.job.warm_engines.front_end import to_open
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
-from airflow_provider_raybatch.job.warm_engines.registry import NAMESPACE, WarmEngineRegistry, name_of
+from airflow_provider_raybatch.job.warm_engines.registry import (
+    NAMESPACE,
+    EngineKey,
+    WarmEngineRegistry,
+    name_of,
+)
 from airflow_provider_raybatch.job.warm_engines.source import EnginePool, gpu_options
 from airflow_provider_raybatch.job.work import CheckedModel
 

@@ -18,11 +18,16 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey, key_of
 from airflow_provider_raybatch.job.warm_engines.front_end import RemoteFrontEnd
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.pool import WarmEnginePool
-from airflow_provider_raybatch.job.warm_engines.registry import NAMESPACE, WarmEngineRegistry, maker_name
+from airflow_provider_raybatch.job.warm_engines.registry import (
+    NAMESPACE,
+    EngineKey,
+    WarmEngineRegistry,
+    key_of,
+    maker_name,
+)
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineAccess, EngineSource
 
 _POLL = 0.05

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.events import Committed
 from airflow_provider_raybatch.contract.run_numbers import LastRun
-from airflow_provider_raybatch.operators.closing_line import closing_line, failed_rows
+from airflow_provider_raybatch.operators.handover import closing_line, failed_rows
 from tests.support.airflow_tasks import Run
 from tests.support.approved import AssertSentences
 from tests.support.batches import batch, defer, die_before

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.failures.summary import counted, main_reasons
+from airflow_provider_raybatch.job.failures.public_reasons import counted, main_reasons
 from airflow_provider_raybatch.job.output.dead_letters import with_rows_left
 from airflow_provider_raybatch.job.output.journal import SupersededError
 from airflow_provider_raybatch.job.row import RowFailure

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.output.rows import ranges
 from airflow_provider_raybatch.job.output.schema import footers
 from airflow_provider_raybatch.job.parts import part as part_module
 from airflow_provider_raybatch.job.parts.part import read_between, write_all
-from airflow_provider_raybatch.job.parts.sizes import cumulated, portions, row_bytes
+from airflow_provider_raybatch.job.parts.reading import cumulated, portions, row_bytes
 from airflow_provider_raybatch.job.row import Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.generate import COMPLETION
 from airflow_provider_raybatch.storage.folder import LocalFolder

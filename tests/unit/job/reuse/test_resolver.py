@@ -12,11 +12,10 @@ import pytest
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse import partitions, row_keys
-from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.reuse.repeats import CachedResponses, ReuseResolver
 from airflow_provider_raybatch.job.reuse.reuse import all_repeats
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, ranges_for
+from airflow_provider_raybatch.job.reuse.row_keys import CachedRows, Hits, RequestKeys, ranges_for
 
 ROWS = 500_000
 AT_ONCE = 5_000

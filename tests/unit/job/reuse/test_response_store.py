@@ -13,12 +13,12 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.parts.part import Part, write_all
-from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
+from airflow_provider_raybatch.job.parts.reading import MOST_BYTES
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.reuse.cached_parts import matched
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
-from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, not_stored, remember
+from airflow_provider_raybatch.job.reuse.row_keys import Responses
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder

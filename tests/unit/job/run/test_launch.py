@@ -19,8 +19,7 @@ from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run import launch as module
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.replicas import Replicas
-from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
-from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry, WarmEngineState
+from airflow_provider_raybatch.job.warm_engines.registry import EngineKey, WarmEngineRegistry, WarmEngineState
 from airflow_provider_raybatch.job.warm_engines.warm_source import WarmEngineSource
 from airflow_provider_raybatch.job.work import CheckedModel
 from airflow_provider_raybatch.storage.folder import LocalFolder

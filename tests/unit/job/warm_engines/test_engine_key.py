@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.job.planning.plan import ClusterView, make
-from airflow_provider_raybatch.job.warm_engines import engine_key as module
+from airflow_provider_raybatch.job.warm_engines import registry as module
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES
 from airflow_provider_raybatch.job.warm_engines.warm_source import WarmEngineSource, engine_source
 from tests.support.specs import TASK, submitted

@@ -18,10 +18,9 @@ import ray
 from airflow_provider_raybatch.job.engine_process.opening import identity
 from airflow_provider_raybatch.job.engine_process.server import open_echo
 from airflow_provider_raybatch.job.warm_engines import pool as module
-from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.warm_engines.pool import WarmEnginePool
-from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineState
+from airflow_provider_raybatch.job.warm_engines.registry import EngineKey, WarmEngineState
 from airflow_provider_raybatch.job.work import CheckedModel
 from tests.support.replicas import eventually
 from tests.support.specs import spec

@@ -23,9 +23,9 @@ from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.warm_engines import front_end
-from airflow_provider_raybatch.job.warm_engines.engine_key import EngineKey
 from airflow_provider_raybatch.job.warm_engines.front_end import Heard
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
+from airflow_provider_raybatch.job.warm_engines.registry import EngineKey
 from airflow_provider_raybatch.job.warm_engines.warm_source import WarmEngineSource
 from airflow_provider_raybatch.job.work import CheckedModel
 from airflow_provider_raybatch.storage.folder import LocalFolder
