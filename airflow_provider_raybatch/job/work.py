@@ -162,6 +162,26 @@ class Job:
         return (*self.earlier_steps, self)
 
     @property
+    def first(self) -> Job:
+        """What is asked first about each row."""
+        return self.steps[0]
+
+    @property
+    def tasks(self) -> list[Task]:
+        """What each question asks and yields, in order."""
+        return [step.task for step in self.steps]
+
+    @property
+    def part_folders(self) -> list[str]:
+        """The `part_folder` of each question, in order."""
+        return [step.part_folder for step in self.steps]
+
+    @property
+    def run_folders(self) -> tuple[str, ...]:
+        """The :attr:`run_folder` of each question, in order, with a slash at its end."""
+        return tuple(f"{step.run_folder}/" for step in self.steps)
+
+    @property
     def run_folder(self) -> str:
         """Where all submissions of the run keep their parts of the same requests, relative to `folder`."""
         return self.part_folder.rpartition("/")[0]

@@ -134,7 +134,7 @@ class Todo(Input):
 
 def one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> Ran:
     coordinator, watch = Coordinator(job.folder), Watch()
-    coordinator.begin(work, [step.part_folder for step in job.steps], plan.fewest, ())
+    coordinator.begin(work, job.part_folders, plan.fewest, ())
     handle = Handle(coordinator, job, plan, work.model if isinstance(work, Todo) else None)
     while True:
         replica = Replica(job.spec, job.environment, handle, spans_nodes=False)

@@ -153,7 +153,7 @@ def _rows_to_do(
     earlier = None
     if job.spec.deduplicate and job.earlier_steps:  # those to first steps were looked for
         earlier = earlier_answers(job, checked.earlier.files, kept.store)
-    swaps = job.steps[0].spec.swaps_adapters
+    swaps = job.first.spec.swaps_adapters
     grouping = regroup.grouping_for(todo, plan, surveyed.prefix, surveyed.lengths, swaps)
     if grouping is not None:
         services.emit(events.Notice(message=grouping.notice))

@@ -85,7 +85,7 @@ def find_answers(services: Services, checked: CheckedJob) -> FoundAnswers:
     stored = None if store is None or regenerates else StoredResponses(store)
     answered = np.any([resolved, *(step.good for step in steps)], axis=0)
     ledger, emit = (*steps, earlier)[0], services.emit
-    reuse = plan_reuse(job.steps[0], surveyed.source, ledger, answered, stored, keys_over_the_cluster, emit)
+    reuse = plan_reuse(job.first, surveyed.source, ledger, answered, stored, keys_over_the_cluster, emit)
     done = resolved if steps else resolved | reuse.rows
     return FoundAnswers(tolerance, resolved, reuse, stored, int(np.count_nonzero(~done)))
 
@@ -123,7 +123,7 @@ def write_cached(services: Services, checked: CheckedJob, found: FoundAnswers) -
     for notice in _reused(checked, found):
         services.emit(notice)
     keep(checked.job, checked.asked)
-    cached = found.reuse.write_parts(checked.job.steps[0], checked.surveyed.source)
+    cached = found.reuse.write_parts(checked.job.first, checked.surveyed.source)
     return replace(found, reuse=replace(found.reuse, found=(), search=None), cached=cached)
 
 

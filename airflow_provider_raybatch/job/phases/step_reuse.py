@@ -66,7 +66,7 @@ def _reuse(step: Job, source: Source, resolved: RowMask, caches: Caches) -> list
     :param resolved: rows that are complete, or have an answer of this step.
     """
     found = caches.of_step(step)
-    first = step.steps[0].spec
+    first = step.first.spec
     open_rows = ~resolved
     may_begin_later = step.spec.on_blank == "null" or first.condition_columns
     if not may_begin_later:

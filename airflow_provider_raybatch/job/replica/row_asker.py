@@ -54,7 +54,7 @@ class RowAsker:
         self._steps = steps
         self._last = len(steps) - 1
         self.shares = job.spec.deduplicate
-        self._tasks = [step.task for step in job.steps]
+        self._tasks = job.tasks
         self._way, self._known = Way(job), KnownAnswers(job)
         self.shared_answers = SharedAnswers(job)
 

@@ -86,8 +86,8 @@ class SharedAnswers:
     def __init__(self, job: Job) -> None:
         self._folder = job.folder
         self._store = folder_of_store(job.spec, job.credentials)
-        self._tasks = [step.task for step in job.steps]
-        self._own = tuple(f"{step.run_folder}/" for step in job.steps)
+        self._tasks = job.tasks
+        self._own = job.run_folders
         self._read = RecentReads[_Read](lambda read: read.nbytes)
 
     def of(self, step: int, place: Part | StoredFile, key: bytes) -> SharedAnswer | RowFailure | None:

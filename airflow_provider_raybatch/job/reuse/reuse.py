@@ -240,10 +240,9 @@ def parts_of_steps(job: Job) -> list[tuple[Job, list[Part]]]:
     if not job.earlier_steps or job.spec.submission is None:
         return [(job, parts_of_task(job))]
     files = job.folder.list(layout.task_folder(job.spec.submission))
-    folders = [(step, f"{step.run_folder}/") for step in job.steps]
     return [
         (step, [part for part in _usable(step, files) if part.path.startswith(folder)])
-        for step, folder in folders
+        for step, folder in zip(job.steps, job.run_folders, strict=True)
     ]
 
 
@@ -255,8 +254,7 @@ def earlier_answers(job: Job, files: Sequence[Entry], store: ResponseStore | Non
     found = {part for step in job.steps for part in _usable(step, files)}
     if not found and store is None:
         return None
-    own = tuple(f"{step.run_folder}/" for step in job.steps)
-    ordered = sorted(found, key=lambda part: (part.path.startswith(own), part.path))
+    ordered = sorted(found, key=lambda part: (part.path.startswith(job.run_folders), part.path))
     place = None if store is None else store.folder
     return EarlierAnswers(job.folder, tuple(last_of(ordered)), place, job.spec.reuse_max_age)
 

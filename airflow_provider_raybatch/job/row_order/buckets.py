@@ -78,7 +78,7 @@ def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     grouping = cut.grouping
-    job = cut.job.steps[0]
+    job = cut.job.first
     spec = job.spec
     reader = Reader(job.listing, needed_columns(spec), job.credentials, texts=spec.text_columns())
     render = job.task.renderer()

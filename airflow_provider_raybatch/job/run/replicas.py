@@ -203,8 +203,7 @@ class Replicas:
 
     def begin(self, job: Job, plan: Plan, work: Input) -> None:
         """Give out the rows."""
-        folders = [step.part_folder for step in job.steps]
-        self.coordinator.begin.remote(work, folders, plan.fewest, [ray.put((job, plan))])
+        self.coordinator.begin.remote(work, job.part_folders, plan.fewest, [ray.put((job, plan))])
 
     def end_unused(self) -> None:
         """End those that wait for room and are not needed."""

@@ -67,7 +67,7 @@ class KnownAnswers:
 
     def __init__(self, job: Job) -> None:
         self._folder = job.folder
-        self._tasks = [one.task for one in job.earlier_steps]
+        self._tasks = job.tasks[:-1]
         self._parts = [_Parts(some) for some in job.answers] or [_Parts([]) for _ in self._tasks]
         self._read = RecentReads[KnownRows](lambda known: known.columns.nbytes)
         self._lock = threading.Lock()
