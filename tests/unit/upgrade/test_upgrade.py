@@ -42,7 +42,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("name", "asked"), [("question", {}), ("steps", {"steps": STEPS})])
 class TestTask:
-    def test_its_answers_are_found_by_the_next_run(self, lake: Path, name: str, asked: Any) -> None:
+    def test_answers_are_found_by_the_next_run(self, lake: Path, name: str, asked: Any) -> None:
         """Those of a published run, and those of one that died."""
         task = RepeatedTask(lake / name)
         answered = task.kept_requests()
@@ -52,11 +52,11 @@ class TestTask:
         manifest = task.run("third", **asked)
         assert answered + task.asked(manifest) == len(texts) * len(asked.get("steps", [0]))
 
-    def test_its_dataset_can_be_read(self, lake: Path, name: str, asked: Any) -> None:
+    def test_a_dataset_can_be_read(self, lake: Path, name: str, asked: Any) -> None:
         rows = open_dataset(str(lake / name / "out")).to_arrow().to_pylist()
         assert [row["text"] for row in rows] == PUBLISHED
 
-    def test_its_store_answers_another_task(self, lake: Path, name: str, asked: Any) -> None:
+    def test_a_store_answers_another_task(self, lake: Path, name: str, asked: Any) -> None:
         task = RepeatedTask(lake / name)
         task.input(PUBLISHED)
         manifest = task.run("other", run_id="other", reuse=str(lake / name / "store"), **asked)
