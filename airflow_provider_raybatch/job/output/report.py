@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments, ModelArguments
 from airflow_provider_raybatch.contract.arguments.images import ImageArguments
@@ -25,14 +25,17 @@ from airflow_provider_raybatch.contract.run_numbers import Moment, ReplicaStats,
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import all_storable, cut_to, shown_uri, without_queries
 from airflow_provider_raybatch.job.failures.diagnosis import said
-from airflow_provider_raybatch.job.monitor.money import Money
-from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
-from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.tally import Tally
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.work import Ran
 from airflow_provider_raybatch.report.page import report_page
 from airflow_provider_raybatch.storage.folder import Folder
+
+if TYPE_CHECKING:  # they import Ray, which readers of reports may lack
+    from airflow_provider_raybatch.job.monitor.money import Money
+    from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+    from airflow_provider_raybatch.job.monitor.start_up import StartUp
+    from airflow_provider_raybatch.job.run.watch import Ran
 
 _EXPLAIN = (
     TaskArguments, ModelArguments, PromptArguments, ChunkArguments, ToolArguments, SamplingArguments,

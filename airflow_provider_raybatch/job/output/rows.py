@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,10 @@ from airflow_provider_raybatch.job.input.table import as_text, one_array
 from airflow_provider_raybatch.job.parts.part import Part, inputs_of
 from airflow_provider_raybatch.job.parts.reading import portions, together
 from airflow_provider_raybatch.job.row import Request
-from airflow_provider_raybatch.job.steps.known import StepParts
 from airflow_provider_raybatch.job.tasks.base import Task
+
+if TYPE_CHECKING:  # it imports Ray, which readers of reports may lack
+    from airflow_provider_raybatch.job.steps.known import StepParts
 
 _ROW_GROUP = 131_072
 _MOST_BYTES = 128 * 1024 * 1024
