@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # they import Ray, which readers of reports may lack
     from airflow_provider_raybatch.job.monitor.money import Money
     from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
     from airflow_provider_raybatch.job.monitor.start_up import StartUp
-    from airflow_provider_raybatch.job.run.watch import Ran
 
 _EXPLAIN = (
     TaskArguments, ModelArguments, PromptArguments, ChunkArguments, ToolArguments, SamplingArguments,
