@@ -124,7 +124,7 @@ def logprobs(words: Sequence[str], alternatives: int, has_first: bool = True) ->
     chances = [math.log(0.5 / max(1, 2 ** (number - 1))) for number in range(alternatives + 1)]
     found = np.tile(np.array(chances, np.float32), (len(words), 1)).reshape(shape)
     known = dict(zip(ids.ravel().tolist(), chain.from_iterable(texts), strict=True))
-    ranks = np.ones(len(words), np.int32)
+    ranks: Any = np.ones(len(words), np.int32)
     if not has_first and len(words):
         found[0], ids[0, 1:], ranks[0] = np.nan, -1, 0
     return TokenLogprobs(ids, found, ranks, known)

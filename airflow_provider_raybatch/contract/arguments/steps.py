@@ -153,6 +153,11 @@ class StepArguments(OfferedTools):
     @field_validator("response_format", mode="before")
     @classmethod
     def _schema_is_given(cls, value: Any) -> Any:
+        if not isinstance(value, (str, Mapping)):
+            raise ValueError(
+                "it must be 'text', 'json_object' or a JSON schema (such as Model.model_json_schema()), but "
+                f"it is {shown(value)}"
+            )
         if is_import_path(value):
             raise ValueError(
                 f"the source of {value!r} does not travel with a step; give its schema, "

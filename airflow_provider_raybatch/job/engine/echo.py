@@ -195,8 +195,7 @@ class EchoEngine:
         completions = tuple(self._completion(asked, number) for number in range(asked.sampling.n))
         return Response(completions, input_tokens=asked.words, truncated_prompt_tokens=asked.cut)
 
-    @staticmethod
-    def _completion(asked: EncodedEcho, number: int) -> Completion:
+    def _completion(self, asked: EncodedEcho, number: int) -> Completion:
         sampling, structured = asked.sampling, asked.sampling.structured_outputs
         if choices := structured.get("choice"):
             pick = int(hashlib.sha256(asked.prompt.encode()).hexdigest(), 16)

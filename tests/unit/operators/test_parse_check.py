@@ -187,7 +187,7 @@ def test_what_a_decorated_function_may_return_is_unknown(arguments: dict[str, An
 
 
 def test_a_mistake_in_the_decorator_is_found_while_parsed() -> None:
-    with DAG("d", schedule=None), pytest.raises(SpecError, match=r"^Task 'decide': replicas: it must be at"):
+    with DAG("d", schedule=None), pytest.raises(SpecError, match=r"^Task 'decide': replicas: it must be a w"):
         ray_batch_task(decide, replicas=-1)()
 
 
