@@ -28,7 +28,8 @@ from airflow_provider_raybatch.job.row_order.buckets import Gathered
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
 from airflow_provider_raybatch.job.row_order.rows_to_do import input_of
 from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks, on_this_node
-from airflow_provider_raybatch.job.scheduling.messages import PullRequest, no_rows
+from airflow_provider_raybatch.job.scheduling.messages import PullRequest
+from airflow_provider_raybatch.job.scheduling.row_index import no_rows
 from airflow_provider_raybatch.job.work import Job, work
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import submitted

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.layout import RECORD
 from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.job.monitor.progress import Series
+from airflow_provider_raybatch.job.monitor.series import Series
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.file import Entry, in_order
 from airflow_provider_raybatch.storage.folder import Folder, ReadableFolder

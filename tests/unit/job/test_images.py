@@ -81,7 +81,7 @@ def test_a_bad_image_fails_alone(task: RepeatedTask, lake: Folder) -> None:
         f"{lake.uri}/../lake-secret/key.png": "the name '..'",
         f"{lake.uri}/missing.png": "missing.png",
         "https://images.example.com/1.png": "image_hosts",
-        "http://169.254.169.254/latest": "are read from s3://",
+        "http://169.254.169.254/latest": "a URI of s3://",
     }
     limits: dict[str, Any] = {
         "image_roots": [lake.uri],

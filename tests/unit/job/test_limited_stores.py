@@ -15,8 +15,8 @@ from airflow_provider_raybatch.contract.run_numbers import Counts
 from airflow_provider_raybatch.dataset import Dataset
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.phases import publishing
-from airflow_provider_raybatch.job.reuse.response_store import ResponseStore
 from airflow_provider_raybatch.job.reuse.store import compaction
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.storage.errors import RetryLimits, StorageError, TakenError
 from airflow_provider_raybatch.storage.s3_folder import S3Folder

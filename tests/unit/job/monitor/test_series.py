@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.job.monitor.progress import MOST_POINTS, Series
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
+from airflow_provider_raybatch.job.monitor.series import MOST_POINTS, Series
 
 BEGAN = 1_000_000.0
 

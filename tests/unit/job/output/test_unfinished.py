@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.layout import task_folder
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.submission import new_run_token
-from airflow_provider_raybatch.job.monitor.progress import Series
+from airflow_provider_raybatch.job.monitor.series import Series
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output import report as reports
 from airflow_provider_raybatch.job.output import run_reports, tally

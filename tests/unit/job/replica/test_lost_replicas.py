@@ -17,13 +17,8 @@ from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgre
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.replica import coordinator as coordinator_module
-from airflow_provider_raybatch.job.scheduling.messages import (
-    SILENT,
-    Begun,
-    PullRequest,
-    StaleReplicaError,
-    no_rows,
-)
+from airflow_provider_raybatch.job.scheduling.messages import SILENT, Begun, PullRequest, StaleReplicaError
+from airflow_provider_raybatch.job.scheduling.row_index import no_rows
 from airflow_provider_raybatch.job.work import Done
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.file import Entry
