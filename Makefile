@@ -18,9 +18,9 @@ STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
 # Two lanes that are about as long, so that no core waits at the end, and the kills beside them.
 UNITS := unit-jobs,integration-jobs+unit-others,unit-engine,integration-airflow,unit-cluster
-CHECKS := lint+docs+packaging $(UNITS)+chaos
+CHECKS := lint,doors+docs+packaging $(UNITS)+chaos
 # All kills alone: beside them, five Airflows and Rays and their waits made each of three lanes several times longer.
-ALL_CHECKS := lint+docs+packaging $(UNITS) chaos
+ALL_CHECKS := lint,doors+docs+packaging $(UNITS) chaos
 
 # Environments are made side by side.
 MAKEFLAGS += --jobs=4
@@ -36,7 +36,7 @@ help:
 	@echo "make examples  run the three example workflows, two nights each, from S3 to S3 with vLLM (11 minutes on 2 cores)"
 	@echo "make docs   build the documentation's site into build/site, with broken links as errors"
 	@echo "make external-links  ask other servers whether what the documentation links there still exists"
-	@echo "make test   check a commit: lint, types, import walls, docs, tests, and a kill of each kind (30 minutes on 2 cores)"
+	@echo "make test   check a commit: lint, types, import walls, doors, docs, tests, and a kill of each kind (30 minutes on 2 cores)"
 	@echo "make test-all  the same, and what stands in it alone since it takes long and make test shows a part of it:"
 	@grep -rhoE 'thorough\("[^"]+' tests --include=*.py | sed 's/.*"/               - /' | sort -u
 	@echo "make lanes  check the oldest and the newest vLLM for CPUs, Airflow's pre-release, and other providers' operators"

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = "benchmarks/results"
 PACKAGE = "airflow_provider_raybatch"
 _RUNS = ("operators", "triggers", "cluster", "job", "storage")
-_BATCH_API = ("plugins/batch_api", "batches", "serving", "operators", "job")
+_BATCH_API = ("batch_api", "operators", "job")
 PROOFS: dict[str, tuple[str, ...]] = {
     "batch_api_kills": _BATCH_API,
     "chaos": _RUNS,

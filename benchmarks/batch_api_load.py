@@ -41,17 +41,12 @@ import httpx
 import httpx2
 import openai
 
-from airflow_provider_raybatch.batches.settings import batch_api_settings
-from airflow_provider_raybatch.batches.store import BatchStore, batch_store
+from airflow_provider_raybatch.batch_api.store.ids import new_batch_id
+from airflow_provider_raybatch.batch_api.store.records import BatchEnd, BatchRecord, Started, Usage
+from airflow_provider_raybatch.batch_api.store.settings import batch_api_settings
+from airflow_provider_raybatch.batch_api.store.store import BatchStore, batch_store
 from airflow_provider_raybatch.cluster.local.head import RayHead
-from airflow_provider_raybatch.contract.batch_api import (
-    BatchEnd,
-    BatchRecord,
-    RequestCounts,
-    Started,
-    Usage,
-    new_batch_id,
-)
+from airflow_provider_raybatch.contract.arguments.openai_batch import RequestCounts
 from tests.integration.end_to_end.rest import Run
 from tests.integration.end_to_end.stack import INTERVALS, AirflowStack
 
@@ -64,7 +59,7 @@ AT_ONCE = 2
 CPUS = 0.5
 MODEL = {"engine": "echo", "keep_warm": 120, "poll_interval": 2, "advanced": {"num_cpus": CPUS}}
 SERVED = """\
-from airflow_provider_raybatch.serving import serve_batches
+from airflow_provider_raybatch.batch_api.dags import serve_batches
 
 dags = serve_batches()
 """

@@ -93,10 +93,10 @@ def data_curation() -> None:
     @task(multiple_outputs=True)
     def sieve(folder: str) -> dict[str, Any]:
         """Drop documents that need no model."""
+        from airflow_provider_raybatch.dataset.writer import DatasetWriter
         from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilter
-        from airflow_provider_raybatch.workflows.raw_documents import Unbroken, read_raw
+        from airflow_provider_raybatch.workflows.rows import Unbroken, read_raw
         from airflow_provider_raybatch.workflows.sift import count_tokens, sift
-        from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
         documents = count_tokens(read_raw(SOURCES, ["text"], AWS_CONN_ID))
         steps = [Unbroken(), Heuristics(), LanguageFilter(LANGUAGES)]
@@ -139,7 +139,8 @@ def data_curation() -> None:
         outlet_events: Any,
         embedded: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        from airflow_provider_raybatch.workflows.answers import failed_rows
+        from airflow_provider_raybatch.dataset import Rows
+        from airflow_provider_raybatch.dataset.writer import DatasetWriter
         from airflow_provider_raybatch.workflows.card import Card
         from airflow_provider_raybatch.workflows.duplicates import (
             ExactDuplicates,
@@ -147,9 +148,8 @@ def data_curation() -> None:
             SemanticDuplicates,
         )
         from airflow_provider_raybatch.workflows.filters import SchemaCheck, Threshold
-        from airflow_provider_raybatch.workflows.rows import Rows
+        from airflow_provider_raybatch.workflows.rows import failed_rows
         from airflow_provider_raybatch.workflows.sift import Funnel, sift
-        from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
         steps = [
             SchemaCheck(LABELS, name="labels"),

@@ -92,16 +92,16 @@ def model_evaluation() -> None:
     @task(multiple_outputs=False)
     def benchmark(folder: str) -> dict[str, Any]:
         """Return the questions; refuse a question without an answer before any cost."""
-        from airflow_provider_raybatch.workflows.errors import WorkflowError
-        from airflow_provider_raybatch.workflows.raw_documents import read_raw
-        from airflow_provider_raybatch.workflows.writer import DatasetWriter
+        from airflow_provider_raybatch.dataset.errors import UsageError
+        from airflow_provider_raybatch.dataset.writer import DatasetWriter
+        from airflow_provider_raybatch.workflows.rows import read_raw
 
         with DatasetWriter(f"{folder}/benchmark", AWS_CONN_ID) as writer:
             for batch in read_raw([QUESTIONS], ["id", "question", "answer"], AWS_CONN_ID):
                 for row in batch.to_pylist():
                     if row["broken"] or not all(row[name] for name in ("id", "question", "answer")):
                         what = row["broken"] or "it lacks id, question or answer"
-                        raise WorkflowError(f"benchmark: {row['origin']} is unusable ({what}); correct it.")
+                        raise UsageError(f"benchmark: {row['origin']} is unusable ({what}); correct it.")
                 writer.write(batch.select(["id", "question", "answer"]))
         return writer.result
 
@@ -125,9 +125,9 @@ def model_evaluation() -> None:
     @task(trigger_rule="all_done", multiple_outputs=False)
     def pair(answers: Any, folder: str) -> list[dict[str, Any]]:
         """Pair each candidate's answers with the baseline's, in both orders."""
+        from airflow_provider_raybatch.dataset import Rows
+        from airflow_provider_raybatch.dataset.writer import DatasetWriter
         from airflow_provider_raybatch.workflows.pairwise import both_orders
-        from airflow_provider_raybatch.workflows.rows import Rows
-        from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
         answered = {candidate_of(one): Rows(one, aws_conn_id=AWS_CONN_ID) for one in answers}
         pairs = []
@@ -162,11 +162,11 @@ def model_evaluation() -> None:
         """Return figures of all candidates, and the decision."""
         import pyarrow as pa
 
+        from airflow_provider_raybatch.dataset import Rows
+        from airflow_provider_raybatch.dataset.writer import DatasetWriter
         from airflow_provider_raybatch.workflows.comparison import Candidate, ComparisonReport, Rule, decide
         from airflow_provider_raybatch.workflows.pairwise import settle
-        from airflow_provider_raybatch.workflows.rows import Rows
         from airflow_provider_raybatch.workflows.scores import exact_match, f1, numeric_equal, score_answers
-        from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
         scores: dict[str, dict[str, dict[str, float]]] = {}
         for result in answers:
@@ -244,7 +244,7 @@ def use_promoted_model() -> None:
 
 def candidate_of(answers: dict[str, Any]) -> str:
     """Return the candidate whose answers a mapped task returned."""
-    from airflow_provider_raybatch.workflows.rows import Rows
+    from airflow_provider_raybatch.dataset import Rows
 
     (manifest,) = Rows(answers, aws_conn_id=AWS_CONN_ID).manifests
     return list(CANDIDATES)[manifest.owner.map_index]

@@ -136,8 +136,8 @@ def nightly_synthetic_data() -> None:
 
         import pyarrow as pa
 
-        from airflow_provider_raybatch.workflows.raw_documents import read_raw
-        from airflow_provider_raybatch.workflows.writer import DatasetWriter
+        from airflow_provider_raybatch.dataset.writer import DatasetWriter
+        from airflow_provider_raybatch.workflows.rows import read_raw
 
         read = (row for batch in read_raw([SOURCE], SEED_COLUMNS, AWS_CONN_ID) for row in batch.to_pylist())
         seeds = (row for row in read if row["broken"] is None)
@@ -174,15 +174,15 @@ def nightly_synthetic_data() -> None:
     @task(multiple_outputs=False)
     def accept(written: dict[str, Any], folder: str, night: str, params: dict[str, Any]) -> dict[str, Any]:
         """Write accepted rows as a new version of one dataset, rejected ones with reasons, and a card."""
+        from airflow_provider_raybatch.dataset import Rows
+        from airflow_provider_raybatch.dataset.writer import DatasetWriter
         from airflow_provider_raybatch.workflows.accepted import Accepted, remember
-        from airflow_provider_raybatch.workflows.answers import failed_rows, first_values
         from airflow_provider_raybatch.workflows.card import Card
         from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
         from airflow_provider_raybatch.workflows.filters import Threshold
         from airflow_provider_raybatch.workflows.minhash import Shingles
-        from airflow_provider_raybatch.workflows.rows import Rows
+        from airflow_provider_raybatch.workflows.rows import failed_rows, first_values
         from airflow_provider_raybatch.workflows.sift import Funnel, sift
-        from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
         columns = [*SEED_COLUMNS, "persona", "sample", "draft_rejected"]
         columns += [name for names in ANSWERS.values() for name in names]
@@ -222,7 +222,7 @@ def nightly_synthetic_data() -> None:
         import duckdb
         import pyarrow as pa
 
-        from airflow_provider_raybatch.workflows.rows import Rows
+        from airflow_provider_raybatch.dataset import Rows
 
         columns = ["topic_id", "topic", "persona", "question", "answer", "score"]
         batches = Rows(accepted, aws_conn_id=AWS_CONN_ID).batches(columns)

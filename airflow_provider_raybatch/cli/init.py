@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 import unicodedata
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -123,7 +124,8 @@ def _lines(question: DagQuestion) -> Iterator[str]:
     yield from _listed(question.columns.names)
     yield "#"
     yield "# The job reaches Ray through an Airflow connection. For a private Ray on this machine, once:"
-    yield f"#   airflow connections add {_shell(question.conn_id)} --conn-type ray --conn-host local"
+    conn_id = shlex.quote(" ".join(question.conn_id.split()))
+    yield f"#   airflow connections add {conn_id} --conn-type ray --conn-host local"
     yield "# For a cluster, name the host of its dashboard: --conn-host ray-head.example.com --conn-port 8265"
     yield ""
     yield f"from airflow.sdk import dag{', literal' if _has_jinja(question.prompt) else ''}"
@@ -152,9 +154,8 @@ def _lines(question: DagQuestion) -> Iterator[str]:
 
 def _comments(question: DagQuestion) -> dict[str, Sequence[str]]:
     """What to change next, above the argument."""
-    hosts = {"images": ("Images are fetched from the hosts in image_hosts alone.",)}
+    hosts = {"images": ("Images are fetched from these hosts alone.",)}
     return {
-        **(hosts if question.columns.image_hosts else {}),
         "source": (
             "A file, a folder or a glob; the cluster's nodes must see it under this path, or in s3://.",
         ),
@@ -169,11 +170,7 @@ def _comments(question: DagQuestion) -> dict[str, Sequence[str]]:
         ),
         "model": ("A Hugging Face id, or a folder that the cluster's nodes see.",),
         "sampling": ("Of vLLM; max_tokens bounds a response.",),
-        **(
-            {"images": ("Images are fetched from these hosts alone.",)}
-            if question.columns.image_hosts
-            else {}
-        ),
+        **(hosts if question.columns.image_hosts else {}),
         "destination": ("A folder for each run; a local one must be one that the cluster's nodes share.",),
     }
 
@@ -216,23 +213,14 @@ def _label(name: str) -> str:
     return " ".join(name.replace("{", " ").replace("}", " ").split())[:60] or "Value"
 
 
-def _shell(text: str) -> str:
-    import shlex
-
-    return shlex.quote(" ".join(text.split()))
-
-
-def _listed(names: Sequence[str]) -> Iterator[str]:
+def _listed(names: Sequence[str]) -> Sequence[str]:
     """Columns as comments, a few of them in a line."""
-    line = "#  "
-    for name in names[:_MOST_LISTED]:
-        shown = f" {ascii(name) if not name.isprintable() else repr(name)},"
-        if len(line) + len(shown) > _WIDTH and line != "#  ":
-            yield line
-            line = "#  "
-        line += shown
-    more = len(names) - _MOST_LISTED
-    yield line.rstrip(",") + (f", and {more:,} more" if more > 0 else "")
+    shown = [ascii(name) if not name.isprintable() else repr(name) for name in names[:_MOST_LISTED]]
+    shown += [f"and {len(names) - _MOST_LISTED:,} more"] if len(names) > _MOST_LISTED else []
+    return textwrap.wrap(
+        ", ".join(shown), _WIDTH, initial_indent="#   ", subsequent_indent="#   ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 _MOST_ASKED = 3

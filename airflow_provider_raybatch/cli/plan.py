@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from airflow_provider_raybatch.cli.places import dataset_at
-from airflow_provider_raybatch.cli.preview_job import run_preview_job
+from airflow_provider_raybatch.cli.preview import run_preview_job
 from airflow_provider_raybatch.cli.report import find_report
 from airflow_provider_raybatch.cli.task_of import BatchTask
 from airflow_provider_raybatch.cli.terminal import console, json_line, show_findings, show_table, steady

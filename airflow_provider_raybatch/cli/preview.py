@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``raybatch preview``: some rows as a job would ask them, and the engine's answers."""
+"""``raybatch preview``: some rows as a job would ask them, the engine's answers, and the job that looks."""
 
 from __future__ import annotations
 
+import secrets as random_tokens
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from airflow_provider_raybatch.cli.preview_job import run_preview_job
-from airflow_provider_raybatch.cli.terminal import console, json_line, show_findings, show_indented, steady
+from airflow_provider_raybatch.cli.task_of import BatchTask, batch_task
+from airflow_provider_raybatch.cli.terminal import (
+    console,
+    json_line,
+    masked,
+    quietly,
+    show_findings,
+    show_indented,
+    steady,
+)
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.events import Previewed, RowAnswered, RowPreviewed
+from airflow_provider_raybatch.contract.events import Event, Previewed, RowAnswered, RowPreviewed
+from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.preview import (
     MOST_ASKED,
     Preview,
@@ -22,7 +36,10 @@ from airflow_provider_raybatch.contract.preview import (
     RowAnswer,
     ShownMessage,
 )
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.contract.submission import Submission, TaskKey
+from airflow_provider_raybatch.contract.text import clean, count_of
+from airflow_provider_raybatch.hooks.connection import RayConnection
 
 _KEY_DIGITS = 16
 
@@ -129,3 +146,78 @@ def _facts(row: PreviewRow) -> Sequence[str]:
     facts += [f"sampling {steady(row.sampling)}"] if row.sampling else []
     facts += [f"FAILS in step {steady(row.failure)}"] if row.failure else []
     return facts
+
+
+def run_preview_job(options: Namespace, wanted: PreviewRequest) -> tuple[BatchTask, list[Event]]:
+    """Run a preview job over the connection of the task; return its rows and its last event, without secrets.
+
+    What it waits for is written to stderr meanwhile.
+
+    :raises RaybatchError: the options can't be used, the cluster can't be reached, or the job failed.
+    """
+    if not options.timeout > 0:
+        raise SpecError(f"timeout: it must be more than 0 seconds, but it is {options.timeout:g}.")
+    task = _with_note(batch_task(options), wanted)
+    if wanted.ask and task.spec.engine == "ray_data_llm":
+        raise SpecError(
+            "ask: engine 'ray_data_llm' is a pipeline of Ray's, which a preview can't ask; leave --ask out, "
+            "or run the task with limit=20."
+        )
+    return task, [masked(event) for event in quietly(lambda: _looked(task, wanted, options.timeout))]
+
+
+def _with_note(task: BatchTask, wanted: PreviewRequest) -> BatchTask:
+    """The task; of one with steps the note says what is shown, since later steps ask about answers."""
+    steps = task.spec.steps or []
+    if len(steps) < 2:
+        return task
+    first, others = f"step {steps[0].name!r}, the first of {len(steps)}", "later ones read its answers"
+    note = f"steps: prompts and tokens are those of {first}; {others}, and are shown with "
+    note += "them" if wanted.ask else "--ask"
+    if wanted.verb == "plan":
+        note = "steps: an answer that a prompt reads counts as one token, and what `each` asks about once"
+    return replace(task, notes=(*task.notes, f"{note}."))
+
+
+def _looked(task: BatchTask, wanted: PreviewRequest, timeout: float) -> list[Event]:
+    from airflow_provider_raybatch.cluster.follow.preview import run_preview
+    from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.submit.request import build_preview_request
+    from airflow_provider_raybatch.hooks.credentials import job_secrets
+    from airflow_provider_raybatch.hooks.installation import known_installation_id
+    from airflow_provider_raybatch.hooks.ray import RayHook
+
+    connection = RayHook(task.ray_conn_id).read()
+    secrets = job_secrets(task.aws_conn_id, task.hf_conn_id)
+    travels = secrets.for_no_environment() if secrets and connection.embedded else secrets
+    name, key = f"raybatch-{wanted.verb}-{random_tokens.token_hex(4)}", random_tokens.token_hex(32)
+    dag_id, task_id = task.names
+    # In the namespace of the task's own jobs, whose warm engines it may take.
+    namespace = connection.namespace or known_installation_id() or "default"
+    anyone = TaskKey(namespace=namespace, dag_id=dag_id, run_id="", task_id=task_id)
+    submission = Submission(task=anyone, run_token=name, submission_id=name)
+    spec = task.spec.model_copy(update={"submission": submission})
+
+    async def ask(address: ClusterAddress) -> list[Event]:
+        async with RayJobsClient(address) as client:
+            given: dict[str, Any] = {"seal_key": connection.secret_seal_key, "runtime_env": task.runtime_env}
+            request = await build_preview_request(client, spec, wanted, key=key, secrets=travels, **given)
+            return await run_preview(client, request, key, timeout, _say)
+
+    with _place(connection, secrets) as address:
+        return run_blocking(ask(address))
+
+
+def _place(connection: RayConnection, secrets: Secrets | None) -> AbstractContextManager[ClusterAddress]:
+    """The cluster that looks: a private one, if the connection says so."""
+    if not connection.embedded:
+        return nullcontext(connection.address())
+    from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
+    from airflow_provider_raybatch.hooks.credentials import as_environment
+
+    return embedded_cluster(log=_say, env=as_environment(secrets))
+
+
+def _say(line: str) -> None:
+    print(masked(clean(line)), file=sys.stderr, flush=True)

@@ -46,18 +46,13 @@ def find_task(file: str, task_id: str | None) -> Any:
     if len(fitting) == 1:
         return fitting[0]
     all_of_kind = [task for task in tasks if _is_batch_inference(task)]
-    names = ", ".join(_name(task, dags) for task in all_of_kind[:20]) or "no batch inference"
+    names = ", ".join(_name(task, dags) for task in all_of_kind[:20]) or "none"
     if fitting:
         raise SpecError(f"task: {file} has several batch inferences that fit; choose one of {names}.")
-    if named and task_id is not None:
-        kind = getattr(named[0], "operator_name", type(named[0]).__name__)
-        raise SpecError(
-            f"task: {task_id!r} in {file} is {_article(kind)}; name a RayBatchInferenceOperator or a "
-            f"@task.ray_batch (there: {names})."
-        )
-    if task_id is None:
-        raise SpecError(f"dag: {file} has no batch inference; name a file with a RayBatchInferenceOperator.")
-    raise SpecError(f"task: {file} has no task {task_id!r}; there: {names}.")
+    named_so = "" if task_id is None else f" {task_id!r}"
+    raise SpecError(
+        f"task: {file} has no RayBatchInferenceOperator or @task.ray_batch{named_so}; there: {names}."
+    )
 
 
 def _dags(file: str) -> list[Any]:
@@ -118,10 +113,6 @@ def _is_batch_inference(task: Any) -> bool:
 
 def _name(task: Any, dags: list[Any]) -> str:
     return repr(task.task_id if len(dags) == 1 else f"{task.dag_id}.{task.task_id}")
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind[:1].lower() in "aeiou" else f"a {kind}"
 
 
 NO_DESTINATION = str(Path(tempfile.gettempdir()) / "raybatch-no-destination")

@@ -10,11 +10,11 @@ from pydantic import ConfigDict, Field, field_validator
 
 from airflow_provider_raybatch.contract.arguments.data import OutputFormat
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file
-from airflow_provider_raybatch.contract.batch_api import EarlyEnd
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.layout import journal_entry
 from airflow_provider_raybatch.contract.run_numbers import (
     Counts,
+    EarlyEnd,
     LastRun,
     ReplicaStats,
     StageSeconds,

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeGuard, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 from pydantic import Field, model_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel
-from airflow_provider_raybatch.contract.batch_api import EarlyEnd
 from airflow_provider_raybatch.contract.failures import FailureClass
+
+EarlyEnd = Literal["expired", "cancelled", "limit_reached"]
+"""How a batch ends in which not each line has an answer; also the step of such a line's row."""
 
 
 class StepCounts(ContractModel):

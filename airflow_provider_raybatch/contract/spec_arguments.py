@@ -10,15 +10,14 @@ from pydantic import ValidationInfo, field_validator
 from airflow_provider_raybatch.contract.arguments.data import (
     OUTPUT_COLUMNS,
     InputArguments,
-    OpenAiBatchArguments,
     OutputArguments,
     ReportArguments,
     ReuseArguments,
-    ServedArguments,
 )
 from airflow_provider_raybatch.contract.arguments.engine import EngineArguments, ModelArguments
 from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
 from airflow_provider_raybatch.contract.arguments.limits import CostArguments, LimitArguments
+from airflow_provider_raybatch.contract.arguments.openai_batch import OpenAiBatchArguments, ServedArguments
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.arguments.response_schema import properties_of
 from airflow_provider_raybatch.contract.arguments.sampling import LOGPROBS, SamplingArguments, kept_logprobs

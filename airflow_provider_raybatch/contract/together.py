@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import model_validator
 
-from airflow_provider_raybatch.contract.arguments.data import CUSTOM_ID, ENDPOINTS, OPENAI_BATCH
+from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID, ENDPOINTS, OPENAI_BATCH
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS, name_of
 from airflow_provider_raybatch.contract.arguments.sampling import LOGPROBS, are_asked
 from airflow_provider_raybatch.contract.arguments.task import MODEL_TASKS

@@ -10,9 +10,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.dataset.errors import DatasetError, reading
+from airflow_provider_raybatch.dataset.errors import DatasetError, UsageError, reading
 from airflow_provider_raybatch.dataset.rows import as_strings, letters, require, rows_at
 
 if TYPE_CHECKING:
@@ -54,10 +53,7 @@ def compare(
 ) -> Changes:
     """See :meth:`Dataset.compare`."""
     if type(limit) is not int or limit < 0:
-        raise DatasetError(
-            f"limit: it must be a whole number of at least 0, but it is {shown(limit)}.",
-            FailureClass.USER_ERROR,
-        )
+        raise UsageError(f"limit: it must be a whole number of at least 0, but it is {shown(limit)}.")
     named_by = id_column or _common_id_column(new, old)
     column, old_column = (response_column or one.manifest.response_column or "response" for one in (new, old))
     sides = _digests(new, named_by, column, "new"), _digests(old, named_by, old_column, "old")
@@ -91,10 +87,9 @@ def _common_id_column(new: DatasetFiles[BatchManifest], old: DatasetFiles[BatchM
     if ours == theirs:
         return ours
     named = [f"column {one!r}" if one else "their positions" for one in (ours, theirs)]
-    raise DatasetError(
+    raise UsageError(
         f"id_column: rows of this dataset are named by {named[0]}, and of the previous one by {named[1]}; "
-        "give a column that both have.",
-        FailureClass.USER_ERROR,
+        "give a column that both have."
     )
 
 
@@ -147,10 +142,9 @@ def _check_ids(ids: pa.ChunkedArray, column: str, dataset: DatasetFiles[BatchMan
     repeated = pc.count_distinct(ids, mode="only_valid").as_py() < len(ids) - ids.null_count
     if ids.null_count or repeated:
         why = "has a value more than once" if repeated else "has rows without a value"
-        raise DatasetError(
+        raise UsageError(
             f"id_column: {column!r} of {dataset.manifest.uri} {why}; name a column whose values tell the "
-            "rows apart.",
-            FailureClass.USER_ERROR,
+            "rows apart."
         )
 
 

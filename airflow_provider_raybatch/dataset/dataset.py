@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.location import split_s3
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset.changes import Changes, compare
-from airflow_provider_raybatch.dataset.errors import DatasetError, needing, reading
+from airflow_provider_raybatch.dataset.errors import UsageError, needing, reading
 from airflow_provider_raybatch.dataset.files import DatasetFiles
 from airflow_provider_raybatch.dataset.rows import dead_letters, rows_at
 
@@ -113,9 +112,7 @@ class Dataset(DatasetFiles[BatchManifest]):
         :raises DatasetError: `n` is below 0, a column or pyarrow is missing, or a file is damaged.
         """
         if type(n) is not int or n < 0:
-            raise DatasetError(
-                f"n: it must be a whole number of at least 0, but it is {shown(n)}.", FailureClass.USER_ERROR
-            )
+            raise UsageError(f"n: it must be a whole number of at least 0, but it is {shown(n)}.")
         places = random.Random(seed).sample(range(self.rows), min(n, self.rows))
         return rows_at(self, sorted(places), columns)
 

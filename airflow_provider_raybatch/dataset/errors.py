@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error of everything that opens or reads a finished dataset."""
+"""The errors of what opens, reads, writes or checks a dataset."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ class DatasetError(RaybatchError):
     failure_class = FailureClass.STORAGE
 
 
+class UsageError(DatasetError):
+    """An argument or the data is not what a call needs; one sentence names it, its value and the remedy."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
 @contextmanager
 def needing(package: str) -> Iterator[None]:
     """Around the import of a package that reading needs: its error says what to install."""
@@ -22,9 +28,8 @@ def needing(package: str) -> Iterator[None]:
         yield
     except ImportError as error:
         extra = package if package in _OWN_EXTRA else "dataset"
-        raise DatasetError(
+        raise UsageError(
             f"{package}: it is not installed here ({error}); install airflow-provider-raybatch[{extra}].",
-            FailureClass.USER_ERROR,
         ) from error
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from airflow_provider_raybatch.contract.arguments.data import OPENAI_BATCH
+from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
@@ -270,9 +270,7 @@ def _batch_rows(fragment: Any) -> int:
 
 def arrow_filesystem(folder: Folder) -> Any:
     """`folder` for pyarrow. Parquet files are checked by their checksums."""
-    from pyarrow import PythonFile, fs
-
-    from airflow_provider_raybatch.storage.file import checked_footer
+    from pyarrow import fs
 
     class Handler(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types here
         """Reading alone."""
@@ -287,14 +285,7 @@ def arrow_filesystem(folder: Folder) -> Any:
             return [self._info(path) for path in paths]
 
         def open_input_file(self, path: str) -> Any:
-            stream = folder.open(path)
-            if path.endswith(".parquet"):
-                try:
-                    checked_footer(stream, needed=False)
-                except OSError as error:
-                    raise OSError(f"{path}: {error}") from error
-                stream.seek(0)
-            return PythonFile(stream, mode="r")
+            return _opened(folder, path)
 
         open_input_stream = open_input_file
 
@@ -312,3 +303,18 @@ def arrow_filesystem(folder: Folder) -> Any:
         open_output_stream = open_append_stream = _no_writing
 
     return fs.PyFileSystem(Handler())
+
+
+def _opened(folder: Folder, path: str) -> Any:
+    from pyarrow import PythonFile
+
+    from airflow_provider_raybatch.storage.file import checked_footer
+
+    stream = folder.open(path)
+    if path.endswith(".parquet"):
+        try:
+            checked_footer(stream, needed=False)
+        except OSError as error:
+            raise OSError(f"{path}: {error}") from error
+        stream.seek(0)
+    return PythonFile(stream, mode="r")

@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open a finished dataset, wherever it lies now."""
+"""Open a finished dataset, wherever it lies now, and read the rows of several."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_provider_raybatch.contract.base import ContractModel, parse_file, shown
-from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import MANIFESTS, NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.location import split_s3
 from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.dataset.dataset import Dataset
 from airflow_provider_raybatch.dataset.derived import DerivedManifest, is_derived
-from airflow_provider_raybatch.dataset.errors import DatasetError
+from airflow_provider_raybatch.dataset.errors import DatasetError, UsageError
 from airflow_provider_raybatch.dataset.files import DatasetFiles
+from airflow_provider_raybatch.dataset.rows import require
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from airflow_provider_raybatch.contract.secrets import AwsCredentials
 
 Manifest = TypeVar("Manifest", bound=ContractModel)
@@ -71,9 +73,8 @@ def _manifest(result: Result, aws_conn_id: str | None) -> tuple[str, bytes]:
 
     uri = manifest_uri_of(result)
     if uri is None:
-        raise DatasetError(
+        raise UsageError(
             f"result: {shown(result)} has no 'manifest_uri'; give what the batch inference task returned.",
-            FailureClass.USER_ERROR,
         )
     parent, _, name = uri.rpartition("/")
     try:
@@ -133,3 +134,63 @@ def s3_credentials(uri: str, aws_conn_id: str | None) -> AwsCredentials | None:
     from airflow_provider_raybatch.hooks.credentials import aws_credentials
 
     return aws_credentials(aws_conn_id)
+
+
+class Rows:
+    """The rows of one or several datasets, one after the other, in bounded memory.
+
+    :param results: each as :data:`Result`.
+    :raises UsageError: no dataset is given, or the types of a column differ.
+    :raises RaybatchError: as :func:`open_dataset`.
+    """
+
+    def __init__(self, *results: Result, aws_conn_id: str | None = None) -> None:
+        if not results:
+            raise UsageError("results: none is given; name at least one dataset.")
+        self._datasets = [open_files(result, aws_conn_id) for result in results]
+        self._schemas = [one.arrow_dataset().schema.remove_metadata() for one in self._datasets]
+        import pyarrow as pa
+
+        try:
+            self.schema = pa.unify_schemas(self._schemas, promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise UsageError(
+                f"results: their columns don't fit together ({error}); give the columns one type."
+            ) from error
+
+    @property
+    def manifests(self) -> list[BatchManifest | DerivedManifest]:
+        """Manifests of the datasets, in order."""
+        return [one.manifest for one in self._datasets]
+
+    @property
+    def count(self) -> int:
+        """Number of rows, from the manifests."""
+        return sum(one.rows for one in self._datasets)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """At least one batch, which is empty if there are no rows, so that the columns are always known.
+
+        :param columns: only these, in this order; by default all. A column that a dataset lacks is null.
+        :raises UsageError: the dataset lacks the column.
+        """
+        import pyarrow as pa
+
+        names = list(self.schema.names if columns is None else columns)
+        require(self.schema.names, names, "columns")
+        schema = pa.schema([self.schema.field(name) for name in names])
+        yield pa.RecordBatch.from_pylist([], schema=schema)
+        for dataset, its_own in zip(self._datasets, self._schemas, strict=True):
+            for batch in dataset.batches([name for name in names if name in its_own.names]):
+                arrays = [
+                    batch.column(one.name).cast(one.type)
+                    if one.name in batch.schema.names
+                    else pa.nulls(batch.num_rows, one.type)
+                    for one in schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+        """Rows as dictionaries: simpler, but slower."""
+        for batch in self.batches(columns):
+            yield from batch.to_pylist()

@@ -8,10 +8,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.dataset.errors import DatasetError, needing, reading
+from airflow_provider_raybatch.dataset.errors import DatasetError, UsageError, needing, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,10 +66,9 @@ def require(there: Sequence[str], wanted: Sequence[str], field: str) -> None:
     """
     for name in wanted:
         if name not in there:
-            raise DatasetError(
+            raise UsageError(
                 f"{field}: {name!r} is not a column of the dataset, which has {', '.join(there)}; correct "
-                "the name.",
-                FailureClass.USER_ERROR,
+                "the name."
             )
 
 
@@ -127,10 +125,9 @@ def _letter(line: bytes, file: str) -> dict[str, Any]:
         why = "it lacks a field"
     except (ValueError, AttributeError) as error:
         why = str(error)
-    raise DatasetError(
+    raise UsageError(
         f"dead_letter_uri: {file} has a line that is not a dead letter ({why}); remove the file if it came "
-        "from elsewhere, or run the batch inference again.",
-        FailureClass.USER_ERROR,
+        "from elsewhere, or run the batch inference again."
     )
 
 

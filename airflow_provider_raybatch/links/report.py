@@ -19,7 +19,7 @@ PREFIX = "/raybatch"
 _PACKAGE = "airflow_provider_raybatch"
 _OPERATORS = (
     ("operators.ray_batch", "RayBatchInferenceOperator"),
-    ("operators.served_batch", "ServedBatchOperator"),
+    ("batch_api.dags.operators", "ServedBatchOperator"),
     ("decorators.ray_batch", "RayBatchDecoratedOperator"),
 )
 

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.coercion import (
     typed_values,
     with_structures,
 )
-from airflow_provider_raybatch.contract.arguments.data import OPENAI_BATCH
+from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.arguments.response_schema import schema_problem
 from airflow_provider_raybatch.contract.arguments.sampling import schema_of
 from airflow_provider_raybatch.contract.arguments.vllm_sampling import check_vllm_sampling

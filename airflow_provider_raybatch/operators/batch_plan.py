@@ -21,7 +21,7 @@ from airflow_provider_raybatch.places.choosing import is_cluster
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
-    from airflow_provider_raybatch.contract.arguments.data import ServedBatch
+    from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
     from airflow_provider_raybatch.contract.secrets import Secrets
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
     from airflow_provider_raybatch.operators.base import RayOperator

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from airflow_provider_raybatch.argument_fields import FIELDS_OF, GROUPS, fields_of
-from airflow_provider_raybatch.contract.arguments.data import OPENAI_BATCH
+from airflow_provider_raybatch.contract.arguments.openai_batch import OPENAI_BATCH
 from airflow_provider_raybatch.contract.arguments.prompt import PAIRS, PROMPTS
 from airflow_provider_raybatch.contract.arguments.task import GENERATE, MODEL_TASKS
 from airflow_provider_raybatch.contract.arguments.vllm_names import ENGINE_ARGS, SAMPLING, VERSIONS

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
-    from airflow_provider_raybatch.contract.arguments.data import ServedBatch
+    from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
 
 
 ModelTask = Literal["generate", "embed", "classify", "score"] | Embed | Classify | Score

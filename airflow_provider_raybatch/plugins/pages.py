@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugin's pages show, of the data that it read: a task instance, its nights, a user's batches."""
+"""What the plugin's pages show, of the data that it read: a task instance and its nights."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from airflow_provider_raybatch.contract.batch_api import TASK_ID, BatchState
 from airflow_provider_raybatch.contract.layout import DATA, DEAD_LETTER, manifest_file
 from airflow_provider_raybatch.contract.text import cut_to
 from airflow_provider_raybatch.links.report import PREFIX, base_path, report_path, task_path
-from airflow_provider_raybatch.plugins.documents import MOST_LISTED
-from airflow_provider_raybatch.plugins.looking import Look
+from airflow_provider_raybatch.plugins.finding import MOST_LISTED
 from airflow_provider_raybatch.plugins.nights import Night
 from airflow_provider_raybatch.plugins.task_key import TaskInstance
-from airflow_provider_raybatch.report import words
+from airflow_provider_raybatch.plugins.task_report import TaskReport
 from airflow_provider_raybatch.report.comparison import figures
 from airflow_provider_raybatch.report.page import Shown, quality, report_body
 from airflow_provider_raybatch.report.plots import Plot, line_plot
@@ -59,58 +56,58 @@ def message_page(title: str, sentence: str) -> str:
     return render("message.jinja", title=title, sentence=sentence)
 
 
-def report_page(look: Look, frame: Frame) -> str:
+def report_page(of_task: TaskReport, frame: Frame) -> str:
     """The report, made anew from the data: a stored page has what a writer of the destination put into it."""
-    if look.report is None:
-        return _page("report_of_task.jinja", look, "", frame, nothing="The dataset has no report.")
-    return _page("report_of_task.jinja", look, "", frame, **report_body(look.report))
+    if of_task.report is None:
+        return _page("report_of_task.jinja", of_task, "", frame, nothing="The dataset has no report.")
+    return _page("report_of_task.jinja", of_task, "", frame, **report_body(of_task.report))
 
 
-def failed_rows_page(look: Look, frame: Frame) -> str:
+def failed_rows_page(of_task: TaskReport, frame: Frame) -> str:
     """Which rows failed, why, and where they are."""
-    report = look.report
-    if report is None and look.found.manifest is None:
-        return _page("failed_rows.jinja", look, "failed", frame, nothing="There is nothing to show.")
+    report = of_task.report
+    if report is None and of_task.found.manifest is None:
+        return _page("failed_rows.jinja", of_task, "failed", frame, nothing="There is nothing to show.")
     counted = None if report is None else quality(report, figures(report))
-    shown = {"report": report, "quality": counted, **_where(look)}
-    return _page("failed_rows.jinja", look, "failed", frame, **shown)
+    shown = {"report": report, "quality": counted, **_where(of_task)}
+    return _page("failed_rows.jinja", of_task, "failed", frame, **shown)
 
 
-def dataset_page(look: Look, frame: Frame) -> str:
+def dataset_page(of_task: TaskReport, frame: Frame) -> str:
     """The dataset: columns, files, and how to open it."""
-    found = look.found.manifest
+    found = of_task.found.manifest
     if found is None:
         nothing = "This run of the task has published no dataset."
-        return _page("dataset.jinja", look, "dataset", frame, nothing=nothing)
+        return _page("dataset.jinja", of_task, "dataset", frame, nothing=nothing)
     size = found.bytes
     shown = {
         "manifest": found.content,
         "files": found.files,
         "size": f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size:,} byte{'s' * (size != 1)}",
         "most": MOST_LISTED,
-        "opening": [*_opening(look), "table = dataset.to_arrow()"],
-        **_by_other_readers(look, found.content.format == "parquet"),
+        "opening": [*_opening(of_task), "table = dataset.to_arrow()"],
+        **_by_other_readers(of_task, found.content.format == "parquet"),
     }
-    return _page("dataset.jinja", look, "dataset", frame, **shown)
+    return _page("dataset.jinja", of_task, "dataset", frame, **shown)
 
 
 def _page(
-    template: str, look: Look, current: str, frame: Frame, nothing: str | None = None, **shown: Any
+    template: str, of_task: TaskReport, current: str, frame: Frame, nothing: str | None = None, **shown: Any
 ) -> str:
     """A page about one task instance.
 
     :param current: one of :data:`PAGES`.
-    :param nothing: why there is nothing to show, unless the look says why.
+    :param nothing: why there is nothing to show, unless `of_task` says why.
     """
-    ti = look.ti
+    ti = of_task.ti
     given = {
         "title": f"{ti.task_id}: {PAGES[current].lower()} of {ti.run_id}",
         "heading": PAGES[current],
-        "look": look,
+        "of_task": of_task,
         "links": links(ti, current, frame),
         "log": frame.href(airflow_path(ti)),
-        "is_under_way": look.state in _UNDER_WAY,
-        "nothing": nothing and str(look.refusal or nothing),
+        "is_under_way": of_task.state in _UNDER_WAY,
+        "nothing": nothing and str(of_task.refusal or nothing),
     }
     return render(template, **given, **shown)
 
@@ -134,13 +131,13 @@ def airflow_path(ti: TaskInstance) -> str:
     return f"/dags/{dag}/runs/{run}/tasks/{task}{mapped}"
 
 
-def _where(look: Look) -> Shown:
+def _where(of_task: TaskReport) -> Shown:
     """The folder of failed rows, and lines of Python that open it; or a sentence on why there is none."""
-    report, manifest = look.report, look.found.manifest
+    report, manifest = of_task.report, of_task.found.manifest
     if report is not None and report.state != "committed":
         # The folder of a job without a dataset is named in its report alone; it is shown as text.
         folder = report.dead_letter_uri or ""
-        is_here = folder.startswith(f"{look.destination}/{DEAD_LETTER}/")
+        is_here = folder.startswith(f"{of_task.destination}/{DEAD_LETTER}/")
         nowhere = "The job published no dataset, and has left no file of its failed rows."
         return {
             "folder": cut_to(_LONGEST_PATH, folder) if is_here else None,
@@ -149,22 +146,22 @@ def _where(look: Look) -> Shown:
         }
     if manifest is None or not manifest.content.counts.error:
         return {"folder": None, "lines": None, "nowhere": "No row of the dataset failed."}
-    lines = [*_opening(look), "failed = dataset.dead_letters()"]
-    return {"folder": f"{look.destination}/{DEAD_LETTER}/{look.found.commit}", "lines": lines}
+    lines = [*_opening(of_task), "failed = dataset.dead_letters()"]
+    return {"folder": f"{of_task.destination}/{DEAD_LETTER}/{of_task.found.commit}", "lines": lines}
 
 
-def _opening(look: Look) -> Sequence[str]:
+def _opening(of_task: TaskReport) -> Sequence[str]:
     """Lines of Python that open the dataset; of places that Airflow knows, none of a document's."""
-    place = f"{look.destination}/{manifest_file(look.found.commit or '')}"
-    login = f", aws_conn_id={look.aws_conn_id!r}" if look.aws_conn_id else ""
+    place = f"{of_task.destination}/{manifest_file(of_task.found.commit or '')}"
+    login = f", aws_conn_id={of_task.aws_conn_id!r}" if of_task.aws_conn_id else ""
     return [
         "from airflow_provider_raybatch.dataset import open_dataset",
         f"dataset = open_dataset({place!r}{login})",
     ]
 
 
-def _by_other_readers(look: Look, is_parquet: bool) -> Shown:
-    folder = f"{look.destination}/{DATA}/{look.found.commit}"
+def _by_other_readers(of_task: TaskReport, is_parquet: bool) -> Shown:
+    folder = f"{of_task.destination}/{DATA}/{of_task.found.commit}"
     extension, reader = ("parquet", "read_parquet") if is_parquet else ("jsonl", "read_json")
     pattern = f"{folder}/**/*.{extension}".replace("'", "''")
     return {
@@ -233,51 +230,3 @@ def _plot(
         return None
     points = [((at - timed[0][0]).total_seconds(), number) for at, number in timed]
     return line_plot(title, unit, points, whole=unit == "rows")
-
-
-def batches_page(user: str, states: Sequence[BatchState], total: int, frame: Frame) -> str:
-    """The batches of a user: states, counts and cost.
-
-    :param user: whose batches these are, for people.
-    :param states: newest first.
-    :param total: how many batches the user has.
-    """
-    batches = [_batch(state, frame) for state in states]
-    shown = {"title": "Your batches", "user": user, "total": total, "costs": _costs(states)}
-    return render("batches.jinja", batches=batches, **shown)
-
-
-def _batch(state: BatchState, frame: Frame) -> Shown:
-    record, ended = state.record, state.ended
-    decided = ended or state.outcome
-    errors = decided.errors if decided is not None else []
-    files = {} if ended is None else {"dataset": ended.output_file_id, "failed": ended.error_file_id}
-    names = {"dataset": "output", "failed": "errors"}  # parts of the dataset that has a page
-    return {
-        "record": record,
-        "counts": state.counts,
-        "ended": ended,
-        "created": _time(record.created_at),
-        "expires": _time(record.expires_at),
-        "run": frame.href(f"/dags/{quote(record.dag_id, safe='')}/runs/{quote(record.id, safe='')}"),
-        "state": "queued" if state.status == "validating" else state.status.replace("_", " "),
-        "error": errors[0].message if errors else None,
-        "files": [
-            (names[page], frame.href(PREFIX + report_path(record.dag_id, record.id, TASK_ID, page=page)))
-            for page, file_id in files.items()
-            if file_id is not None
-        ],
-    }
-
-
-def _costs(states: Sequence[BatchState]) -> str:
-    """What is known of the cost, by currency."""
-    sums: dict[str | None, float] = {}
-    for state in states:
-        if state.ended is not None and state.ended.cost:
-            sums[state.ended.currency] = sums.get(state.ended.currency, 0.0) + state.ended.cost
-    return " and ".join(words.money(cost, currency) for currency, cost in sums.items())
-
-
-def _time(at: float) -> str:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M")

@@ -6,16 +6,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
-from airflow.sdk.configuration import conf
 from airflow.sdk.plugins_manager import AirflowPlugin
 
 from airflow_provider_raybatch.links.report import PREFIX, DatasetLink, FailedRowsLink, ReportLink
 
 _log = logging.getLogger(__name__)
 
-BATCH_API_PREFIX = f"{PREFIX}/v1"
+_DOORS = ("airflow_provider_raybatch.batch_api",)
+"""Folders whose module `plugin` adds views, apps and routers, so that nothing here names what they do."""
 
 # The UI resolves these against the API server's base url, which may have a path of its own.
 _BELOW = PREFIX.lstrip("/")
@@ -34,19 +36,15 @@ _VIEWS: list[Any] = [
         "url_route": "raybatch_nights",
     },
 ]
-_BATCHES: dict[str, Any] = {
-    "name": "Batches",
-    "href": f"{_BELOW}/batches",
-    "destination": "nav",
-    "category": "browse",
-    "url_route": "raybatch_batches",
-}
 _LINKS: list[Any] = [ReportLink(), FailedRowsLink(), DatasetLink()]
 
 
+def _doors() -> list[Any]:
+    return [import_module(f"{name}.plugin") for name in _DOORS if find_spec(name) is not None]
+
+
 def _views() -> list[Any]:
-    has_batch_api = bool(conf.get("raybatch", "batch_api_root", fallback=""))
-    return [*_VIEWS, _BATCHES] if has_batch_api else _VIEWS
+    return [*_VIEWS, *(view for door in _doors() for view in door.views())]
 
 
 class RayBatchPlugin(AirflowPlugin):
@@ -59,9 +57,10 @@ class RayBatchPlugin(AirflowPlugin):
     # Only the API server asks for it, and `airflow plugins`; workers and schedulers never build the apps.
     @cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]
-        """The apps of the Batch API and of the pages, without one that can't be built; the log says why."""
+        """The apps of the doors and of the pages, without one that can't be built; the log says why."""
         # Airflow mounts them in this order, and the first prefix that fits gets the request.
-        return [*_mounted("Batch API", BATCH_API_PREFIX, _batch_app), *_mounted("reports", PREFIX, _pages)]
+        apps = [app for door in _doors() for app in door.apps()]
+        return [mounted for app in [*apps, ("reports", PREFIX, _pages)] for mounted in _mounted(*app)]
 
 
 def _mounted(what: str, prefix: str, make: Callable[[], Any]) -> list[Any]:
@@ -73,13 +72,7 @@ def _mounted(what: str, prefix: str, make: Callable[[], Any]) -> list[Any]:
     return [] if app is None else [{"app": app, "url_prefix": prefix, "name": f"Ray Batch {what}"}]
 
 
-def _batch_app() -> Any:
-    from airflow_provider_raybatch.plugins.batch_api.app import make_batch_app
-
-    return make_batch_app()
-
-
 def _pages() -> Any:
     from airflow_provider_raybatch.plugins.app import make_app
 
-    return make_app()
+    return make_app([router for door in _doors() for router in door.routers()])

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.plugins.task_key import NotShownError
@@ -28,19 +28,9 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 """A pipe would wait for its writer."""
 
 
-class Destination(Protocol):
-    """A folder that is read. Paths are relative to it; both methods raise :class:`NotShownError`."""
-
-    def read(self, path: str, most: int) -> bytes | None:
-        """A file of at most `most` bytes; ``None`` where there is none."""
-
-    def names(self, folder: str, most: int) -> Sequence[str]:
-        """Names of the files directly in `folder`, at most `most` of them."""
-
-
 @dataclass(frozen=True)
 class LocalDestination:
-    """A folder of this machine.
+    """A folder of this machine. Paths are relative to it; both methods raise :class:`NotShownError`.
 
     :param roots: without links; what doesn't lie below one of them is not read, whatever links say.
     """
@@ -49,7 +39,7 @@ class LocalDestination:
     roots: Sequence[Path]
 
     def read(self, path: str, most: int) -> bytes | None:
-        """See :class:`Destination`."""
+        """A file of at most `most` bytes; ``None`` where there is none."""
         full = self._allowed(self.folder / path)
         try:
             with os.fdopen(os.open(full, _FLAGS), "rb") as stream:
@@ -65,7 +55,7 @@ class LocalDestination:
             raise NotShownError(f"{path}: it can't be read ({error.strerror}).") from error
 
     def names(self, folder: str, most: int) -> Sequence[str]:
-        """See :class:`Destination`."""
+        """Names of the files directly in `folder`, at most `most` of them."""
         found: list[str] = []
         try:
             with os.scandir(self._allowed(self.folder / folder)) as entries:
@@ -94,7 +84,7 @@ class LocalDestination:
 
 @dataclass
 class S3Destination:
-    """A prefix of a bucket.
+    """A prefix of a bucket; read as a :class:`LocalDestination`.
 
     :param credentials: ``None`` for the API server's own identity.
     """
@@ -106,7 +96,7 @@ class S3Destination:
     _until: float = field(default_factory=lambda: time.monotonic() + _SECONDS)
 
     def read(self, path: str, most: int) -> bytes | None:
-        """See :class:`Destination`."""
+        """See :class:`LocalDestination`."""
         key = self._key(path)
         try:
             return _bounded(
@@ -120,7 +110,7 @@ class S3Destination:
             raise _unreadable("read", f"s3://{self.bucket}/{key}", error) from error
 
     def names(self, folder: str, most: int) -> Sequence[str]:
-        """See :class:`Destination`."""
+        """See :class:`LocalDestination`."""
         key, listed = self._key(folder), 0
         found: list[str] = []
         try:
@@ -148,9 +138,10 @@ class S3Destination:
         return self._store
 
 
-def destination_at(
-    location: str, credentials: AwsCredentials | None, roots: Sequence[Path]
-) -> LocalDestination | S3Destination:
+Destination: TypeAlias = LocalDestination | S3Destination
+
+
+def destination_at(location: str, credentials: AwsCredentials | None, roots: Sequence[Path]) -> Destination:
     """The folder at a checked location."""
     if s3 := split_s3(location):
         return S3Destination(s3[0], s3[1].strip("/"), credentials)

@@ -12,8 +12,7 @@ from airflow_provider_raybatch.contract.report import Report, Sample
 from airflow_provider_raybatch.contract.run_numbers import StepCounts
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.report import words
-from airflow_provider_raybatch.report.markdown import fenced, line, markdown_table
-from airflow_provider_raybatch.report.words import fit
+from airflow_provider_raybatch.report.words import fenced, fit, line, markdown_table
 
 _TASK_CATEGORIES = {
     "generate": "text-generation",

@@ -88,8 +88,8 @@ def figures(report: Report) -> Figures:
     before, has_last = last or empty, last is not None
     same_money = has_last and before.currency == report.currency
     counts = report.counts
-
     whole = report.state == "committed"
+    now, then = _part(report.cost, report.rows, 1000), _part(before.cost, before.rows, 1000)
 
     def one(
         name: str, now: float | None, then: float | None, text: Text = words.count, wanted: Wanted = ""
@@ -109,11 +109,7 @@ def figures(report: Report) -> Figures:
         reused=one("From the response store", counts.reused if counts else None, before.reused),
         duplicates=one("From equal rows", counts.duplicates if counts else None, before.duplicates),
         cost=paid("Cost", report.cost, before.cost),
-        cost_per_thousand=paid(
-            "Cost of 1,000 good rows",
-            _part(report.cost, report.rows, 1000),
-            _part(before.cost, before.rows, 1000),
-        ),
+        cost_per_thousand=paid("Cost of 1,000 good rows", now, then),
         gpu_hours=one("GPU time", report.gpu_seconds, before.gpu_seconds, words.hours, "less"),
         tokens_paid=one("Tokens paid", report.tokens_paid, before.tokens_paid, wanted="less"),
         input_tokens=one("Prompt tokens", _of_rows(report, report.tokens.input), before.input_tokens),

@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parent / "templates"
 
 
-def render(template: str, **shown: Any) -> str:
+def render(template: str | Path, **shown: Any) -> str:
     """A page as HTML; encode it in UTF-8.
 
-    :param template: file name in the folder of templates.
+    :param template: file name in the folder of templates, or the path of another one, which may extend those.
     :param shown: what the template asks for, as plain values; it fails where one is missing.
     """
-    return environment().get_template(template).render(shown)
+    folder = template.parent if isinstance(template, Path) else _FOLDER
+    return environment(folder).get_template(Path(template).name).render(shown)
 
 
 @cache
-def environment() -> Environment:
-    """What all templates are rendered by."""
+def environment(folder: Path = _FOLDER) -> Environment:
+    """What all templates of a folder are rendered by."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
-        loader=FileSystemLoader(_FOLDER),
+        loader=FileSystemLoader([folder, _FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_written,

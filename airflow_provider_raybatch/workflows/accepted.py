@@ -13,10 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.dataset import s3_credentials
+from airflow_provider_raybatch.dataset.errors import UsageError
 from airflow_provider_raybatch.dataset.files import arrow_filesystem
+from airflow_provider_raybatch.dataset.opening import Rows
+from airflow_provider_raybatch.dataset.rows import require
+from airflow_provider_raybatch.dataset.writer import folder_to_write
 from airflow_provider_raybatch.job.input.table import parquet_file
 from airflow_provider_raybatch.storage.folder import Folder, folder
-from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.minhash import (
     ALGORITHM,
     PERMUTATIONS,
@@ -24,9 +27,7 @@ from airflow_provider_raybatch.workflows.minhash import (
     Signatures,
     signatures,
 )
-from airflow_provider_raybatch.workflows.rows import Rows, require
 from airflow_provider_raybatch.workflows.sift import joined_texts
-from airflow_provider_raybatch.workflows.writer import folder_to_write
 
 _DIGEST_BYTES = 16
 _MADE_BY = b"raybatch"
@@ -44,7 +45,7 @@ class Accepted:
     :param night: name of this run, unique among runs, such as ``{{ ds }}``. Rows that an earlier attempt of
         the same run accepted are ignored, so that a run can be repeated.
     :ivar nights: names of the runs in the index.
-    :raises WorkflowError: a file of the index can't be read, or two runs were indexed with different
+    :raises UsageError: a file of the index can't be read, or two runs were indexed with different
         settings.
     """
 
@@ -82,14 +83,14 @@ class Accepted:
     def check(self, columns: Sequence[str], shingles: Shingles | None = None) -> None:
         """Check that the index was made with these settings.
 
-        :raises WorkflowError: it was made with others.
+        :raises UsageError: it was made with others.
         """
         if self._made_by is None:
             return
         wanted = _made_by(columns, shingles or Shingles())
         for field in ("columns", "shingles", "algorithm") if shingles else ("columns",):
             if self._made_by[field] != wanted[field]:
-                raise WorkflowError(
+                raise UsageError(
                     f"earlier: the index {self._index} has {field} {self._made_by[field]!r}, and here "
                     f"they are {wanted[field]!r}; use the same, or another folder for the index."
                 )
@@ -101,12 +102,12 @@ class Accepted:
             )
             made_by = json.loads(table.schema.metadata[_MADE_BY])
         except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
-            raise WorkflowError(
+            raise UsageError(
                 f"index: {path!r} in {self._index} is not the index of a run ({error}); remove it, "
                 "and index that run again."
             ) from error
         if self._made_by not in (None, made_by):
-            raise WorkflowError(
+            raise UsageError(
                 f"index: {path!r} in {self._index} was made with {made_by}, and another run with "
                 f"{self._made_by}; index one of them again."
             )
@@ -128,10 +129,10 @@ def remember(
     :param night: see :class:`Accepted`.
     :param columns: columns whose texts are compared.
     :param id_column: column that names a row in the reasons of later runs.
-    :raises WorkflowError: a column is missing, or `index` is not the location of a folder.
+    :raises UsageError: a column is missing, or `index` is not the location of a folder.
     """
     place = folder_to_write(index, aws_conn_id, "index")
-    require(accepted.schema, id_column, "id_column")
+    require(accepted.schema.names, [id_column], "id_column")
     shingles = shingles or Shingles()
     schema = pa.schema(
         [("id", pa.string()), ("digest", pa.binary(_DIGEST_BYTES)), ("signature", pa.binary(PERMUTATIONS))],
@@ -157,5 +158,5 @@ def _made_by(columns: Sequence[str], shingles: Shingles) -> dict[str, object]:
 
 def _file_name(night: str) -> str:
     if not night.strip():
-        raise WorkflowError("night: it is empty; give the run a name, such as '{{ ds }}'.")
+        raise UsageError("night: it is empty; give the run a name, such as '{{ ds }}'.")
     return f"{quote(night, safe='')}.parquet"

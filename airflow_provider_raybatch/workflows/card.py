@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.dataset import Result
-from airflow_provider_raybatch.report.markdown import fenced, line, markdown_table
-from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.dataset import Result, Rows
+from airflow_provider_raybatch.dataset.opening import open_files
+from airflow_provider_raybatch.dataset.writer import folder_to_write
+from airflow_provider_raybatch.report.words import fenced, line, markdown_table
 from airflow_provider_raybatch.workflows.sift import Funnel
-from airflow_provider_raybatch.workflows.writer import folder_to_write
 
 _STEPS = (
     "asked", "skipped", "ok", "rejected", "errors", "resumed", "reused",
@@ -50,31 +50,31 @@ class Card:
         :param step: name of the run.
         :param result: what the operator returned.
         :param model: name of the model; a manifest has its digest only.
-        :raises WorkflowError: `result` has no manifest that can be read.
+        :raises UsageError: `result` has no manifest that can be read.
         """
-        for manifest in Rows(result, aws_conn_id=aws_conn_id).manifests:
-            run: dict[str, Any] = {"step": step, "model": model, "manifest_uri": manifest.manifest_uri}
-            if isinstance(manifest, BatchManifest):
-                counts, tokens, timing = manifest.counts, manifest.tokens, manifest.timing
-                run |= {
-                    "model_digest": manifest.digests.model,
-                    "sampling": manifest.effective_sampling,
-                    "rows": counts.ok,
-                    "errors": counts.error,
-                    "reused": counts.reused + counts.duplicates,
-                    "input_tokens": tokens.input,
-                    "cached_tokens": tokens.cached,
-                    "output_tokens": tokens.output,
-                    "tokens_paid": manifest.tokens_paid,
-                    "tokens_saved": manifest.tokens_saved,
-                    "gpu_seconds": manifest.gpu_seconds,
-                    "seconds": round(timing.startup_seconds + timing.generation_seconds, 1),
-                    "cost": manifest.cost,
-                    "currency": manifest.currency,
-                }
-                if manifest.steps:
-                    run["steps"] = [one.model_dump() for one in manifest.steps]
-            self.runs.append(run)
+        manifest = open_files(result, aws_conn_id).manifest
+        run: dict[str, Any] = {"step": step, "model": model, "manifest_uri": manifest.manifest_uri}
+        if isinstance(manifest, BatchManifest):
+            counts, tokens, timing = manifest.counts, manifest.tokens, manifest.timing
+            run |= {
+                "model_digest": manifest.digests.model,
+                "sampling": manifest.effective_sampling,
+                "rows": counts.ok,
+                "errors": counts.error,
+                "reused": counts.reused + counts.duplicates,
+                "input_tokens": tokens.input,
+                "cached_tokens": tokens.cached,
+                "output_tokens": tokens.output,
+                "tokens_paid": manifest.tokens_paid,
+                "tokens_saved": manifest.tokens_saved,
+                "gpu_seconds": manifest.gpu_seconds,
+                "seconds": round(timing.startup_seconds + timing.generation_seconds, 1),
+                "cost": manifest.cost,
+                "currency": manifest.currency,
+            }
+            if manifest.steps:
+                run["steps"] = [one.model_dump() for one in manifest.steps]
+        self.runs.append(run)
 
     def add_samples(self, kind: str, rows: Rows, count: int = 5) -> None:
         """Add the first `count` rows of a dataset; `kind` is such as ``accepted``."""
@@ -135,7 +135,7 @@ class Card:
 
         :param folder: such as the dataset's destination; never its `uri`, which holds data files only.
         :returns: `card_uri` and `card_markdown_uri`.
-        :raises WorkflowError: `folder` is not the location of a folder.
+        :raises UsageError: `folder` is not the location of a folder.
         """
         place = folder_to_write(folder, aws_conn_id, "folder")
         document = json.dumps(self.as_json(), ensure_ascii=False, indent=1, default=str)

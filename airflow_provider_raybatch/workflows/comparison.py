@@ -6,18 +6,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.report.markdown import markdown_table
+from airflow_provider_raybatch.dataset.errors import UsageError
+from airflow_provider_raybatch.dataset.writer import folder_to_write
 from airflow_provider_raybatch.report.plots import Places, bar
 from airflow_provider_raybatch.report.rendering import render
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.report.words import markdown_table
 from airflow_provider_raybatch.workflows.statistics import Comparison, Interval, compare, mean_interval
-from airflow_provider_raybatch.workflows.writer import folder_to_write
 
 Scores: TypeAlias = Mapping[str, Mapping[str, float]]
 """By metric and question."""
+_TEMPLATE = Path(__file__).parent / "templates/comparison.jinja"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Candidate:
         :param questions: number of questions in the benchmark; a candidate with fewer scores has failed.
         :param baseline: scores of the baseline; ``None`` for the baseline itself. Metrics for which its
             scores are incomplete are not compared.
-        :raises WorkflowError: a score is not finite, or the two answered different questions.
+        :raises UsageError: a score is not finite, or the two answered different questions.
         """
         answered = min((len(by_key) for by_key in scores.values()), default=0)
         whole = answered == questions
@@ -128,7 +130,7 @@ class ComparisonReport:
     """Table and page of candidates.
 
     :param baseline: name of the candidate that the others are compared with.
-    :raises WorkflowError: there is no candidate with figures.
+    :raises UsageError: there is no candidate with figures.
     """
 
     title: str
@@ -139,7 +141,7 @@ class ComparisonReport:
     def __post_init__(self) -> None:
         if not any(one.metrics for one in self.candidates):
             failed = "; ".join(f"{one.name}: {one.failure}" for one in self.candidates) or "there are none"
-            raise WorkflowError(f"candidates: none has figures to compare ({failed}).")
+            raise UsageError(f"candidates: none has figures to compare ({failed}).")
 
     @property
     def metrics(self) -> list[str]:
@@ -177,7 +179,7 @@ class ComparisonReport:
         head, *body = self.rows()
         intervals = [self._intervals(metric) for metric in self.metrics]
         return render(
-            "comparison.jinja",
+            _TEMPLATE,
             title=self.title,
             decision=self.decision,
             head=head,
@@ -202,7 +204,7 @@ class ComparisonReport:
         """Write ``<name>.md``, ``.json`` and ``.html``; each appears whole or not at all.
 
         :returns: the location of each, such as `html_uri`.
-        :raises WorkflowError: `folder` is not the location of a folder.
+        :raises UsageError: `folder` is not the location of a folder.
         """
         place = folder_to_write(folder, aws_conn_id, "folder")
         contents = {

@@ -14,10 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raybatch.dataset.errors import UsageError
+from airflow_provider_raybatch.dataset.opening import Rows
+from airflow_provider_raybatch.dataset.rows import require
 from airflow_provider_raybatch.workflows.accepted import Accepted, digest
-from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.minhash import Shingles, SignatureIndex, signatures
-from airflow_provider_raybatch.workflows.rows import Rows, require
 from airflow_provider_raybatch.workflows.sift import Checked, Drop, joined_texts
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -34,7 +35,7 @@ class ExactDuplicates:
     :param columns: columns that must all be equal; case and the kind of white space are ignored.
     :param id_column: names the other row in the reason.
     :param earlier: rows that earlier runs accepted, compared by these columns; default none.
-    :raises WorkflowError: `earlier` was made from other columns.
+    :raises UsageError: `earlier` was made from other columns.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class NearDuplicates:
     :param threshold: least estimated Jaccard similarity of the shingles of two duplicates, 0.5 to 1.
     :param shingles: what is compared; see :class:`Shingles`.
     :param earlier: rows that earlier runs accepted, indexed with the same columns and shingles; default none.
-    :raises WorkflowError: `threshold` is out of range, or `earlier` was made with other settings.
+    :raises UsageError: `threshold` is out of range, or `earlier` was made with other settings.
     """
 
     def __init__(
@@ -138,12 +139,12 @@ class _Ids:
 
 def _checked_columns(columns: Sequence[str]) -> list[str]:
     if isinstance(columns, str) or not columns:
-        raise WorkflowError(f"columns: {columns!r} is not a list of columns; write ['text'].")
+        raise UsageError(f"columns: {columns!r} is not a list of columns; write ['text'].")
     return list(columns)
 
 
 def _ids_of(batch: pa.RecordBatch, column: str) -> list[str]:
-    require(batch.schema, column, "id_column")
+    require(batch.schema.names, [column], "id_column")
     return [str(one) for one in batch.column(column).to_pylist()]
 
 
@@ -159,7 +160,7 @@ class SemanticDuplicates:
     :param threshold: least cosine of two duplicates, above 0 and at most 1. What is alike depends on the
         model: look at some pairs.
     :param earlier: rows that earlier runs kept, with the same two columns; default none.
-    :raises WorkflowError: `threshold` is out of range, a column is missing, or it holds no vectors.
+    :raises UsageError: `threshold` is out of range, a column is missing, or it holds no vectors.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class SemanticDuplicates:
         name: str = "semantic_duplicates",
     ) -> None:
         if not 0 < threshold <= 1:
-            raise WorkflowError(f"threshold: {threshold} is not a cosine above 0 and at most 1; try 0.95.")
+            raise UsageError(f"threshold: {threshold} is not a cosine above 0 and at most 1; try 0.95.")
         self.name = name
         self._column, self._id, self._threshold = column, id_column, threshold
         self._kept = _Kept()
@@ -218,12 +219,12 @@ class SemanticDuplicates:
         return Drop(rule, f"its cosine with {self._ids[number]!r} is {likeness:.2f}")
 
     def _lists(self, batch: pa.RecordBatch) -> pa.Array:
-        require(batch.schema, self._column, "column")
+        require(batch.schema.names, [self._column], "column")
         column = batch.column(self._column)
         kind = column.type
         is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
         if not is_list or not pa.types.is_floating(kind.value_type):
-            raise WorkflowError(
+            raise UsageError(
                 f"column: {self._column!r} holds {kind} and not vectors; name that of a job with model_task "
                 "'embed'."
             )
@@ -236,7 +237,7 @@ class SemanticDuplicates:
         sizes = pc.unique(pc.list_value_length(lists)).to_pylist()
         known = [self._kept.size] if self._kept.size else []
         if len(lists) and len({*sizes, *known}) > 1:
-            raise WorkflowError(
+            raise UsageError(
                 f"column: {self._column!r} holds vectors of several sizes; use one model for all."
             )
         vectors = (

@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.text import count_of, cut_to
+from airflow_provider_raybatch.dataset.errors import UsageError
+from airflow_provider_raybatch.dataset.rows import require
 from airflow_provider_raybatch.job.input.json_types import arrow_type
 from airflow_provider_raybatch.job.request.json_schema import check_schema, misfit
 from airflow_provider_raybatch.job.tasks.typed_columns import column_kinds, values_of
-from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.rows import require
 from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column, with_column
 
 _LONGEST_VALUE = 80
@@ -43,7 +43,7 @@ class SchemaCheck:
     :param column: of the responses.
     :param extract: whether each property becomes a column, with the type that it has with `response_format`.
     :param prefix: put before the names of these columns.
-    :raises WorkflowError: `schema` is not a JSON schema, or `extract` finds no properties in it.
+    :raises UsageError: `schema` is not a JSON schema, or `extract` finds no properties in it.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class SchemaCheck:
         try:
             check_schema(self._structured)
         except ValueError as error:
-            raise WorkflowError(f"schema: it {error}.") from error
+            raise UsageError(f"schema: it {error}.") from error
         if extract and not schema.get("properties"):
-            raise WorkflowError(
+            raise UsageError(
                 "schema: it has no 'properties' that could become columns; add them or set extract=False."
             )
         try:
             self._kinds = column_kinds(schema) if extract else {}
         except ValueError as error:
-            raise WorkflowError(f"schema: {error}.") from error
+            raise UsageError(f"schema: {error}.") from error
         self._prefix = prefix
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
@@ -195,7 +195,7 @@ class LanguageFilter:
 
     :param languages: ISO 639-1 codes that stay; empty for all.
     :param min_score: probability of the language, 0 to 1.
-    :raises WorkflowError: py3langid doesn't know one of the languages.
+    :raises UsageError: py3langid doesn't know one of the languages.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class LanguageFilter:
         self.name = name
         self._column, self._languages, self._least = column, frozenset(languages), min_score
         if unknown := sorted(self._languages - set(_identifier().labels)):
-            raise WorkflowError(
+            raise UsageError(
                 f"languages: {unknown[0]!r} is not one of the {len(_identifier().labels)} that py3langid "
                 "knows; use an ISO 639-1 code, such as 'en'."
             )
@@ -247,7 +247,7 @@ class Threshold:
     :param least: smallest number that stays.
     :param most: greatest number that stays.
     :param labels: that stay.
-    :raises WorkflowError: neither bound nor labels are given.
+    :raises UsageError: neither bound nor labels are given.
     """
 
     def __init__(
@@ -259,21 +259,21 @@ class Threshold:
         name: str | None = None,
     ) -> None:
         if least is None and most is None and labels is None:
-            raise WorkflowError(f"threshold: none is given for {column!r}; set least, most or labels.")
+            raise UsageError(f"threshold: none is given for {column!r}; set least, most or labels.")
         self.name = name or f"{column}_threshold"
         self._column, self._least, self._most = column, least, most
         self._labels = None if labels is None else frozenset(labels)
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
         """See :class:`SiftStep`."""
-        require(batch.schema, self._column, "column")
+        require(batch.schema.names, [self._column], "column")
         column = batch.column(self._column)
         if (self._least is not None or self._most is not None) and not (
             pa.types.is_integer(column.type)
             or pa.types.is_floating(column.type)
             or pa.types.is_null(column.type)
         ):
-            raise WorkflowError(
+            raise UsageError(
                 f"column: {self._column!r} holds {column.type} and not numbers; name a column of numbers, or "
                 "give labels."
             )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from rensa import RMinHash
 
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.dataset.errors import UsageError
 
 PERMUTATIONS = 128
 _SEED = 42
@@ -43,7 +43,7 @@ class Shingles:
 
     def __post_init__(self) -> None:
         if self.kind not in {"word", "char"} or self.size < 1:
-            raise WorkflowError(
+            raise UsageError(
                 f"shingles: kind {self.kind!r} and size {self.size} are not usable; take 'word' or 'char', "
                 "and a size of at least 1."
             )
@@ -91,12 +91,12 @@ class SignatureIndex:
     keys.
 
     :param threshold: similarity, 0.5 to 1. At least 98 % of the pairs at 0.6 and above are found.
-    :raises WorkflowError: `threshold` is out of range.
+    :raises UsageError: `threshold` is out of range.
     """
 
     def __init__(self, threshold: float) -> None:
         if not 0.5 <= threshold <= 1:
-            raise WorkflowError(f"threshold: {threshold} is not between 0.5 and 1; 0.8 is usual.")
+            raise UsageError(f"threshold: {threshold} is not between 0.5 and 1; 0.8 is usual.")
         self.threshold = threshold
         wide = 1 - (1 - threshold**8) ** (PERMUTATIONS // 8) >= 0.99
         self._kind: np.dtype[Any] = np.dtype(np.uint64 if wide else np.uint32)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.dataset.errors import UsageError
+from airflow_provider_raybatch.dataset.rows import require
 from airflow_provider_raybatch.workflows.prompts import CHOICES, FIRST, SECOND, TIE
-from airflow_provider_raybatch.workflows.rows import require
 from airflow_provider_raybatch.workflows.statistics import Interval, mcnemar, proportion_interval
 
 PAIR_COLUMNS = ("pair", "order", "question", "first", "second")
@@ -33,11 +33,11 @@ def both_orders(
 
     :param key: column that names the question; unique in each of the two datasets.
     :returns: batches with :data:`PAIR_COLUMNS`, all of them text, for a `DatasetWriter`.
-    :raises WorkflowError: a column is missing, or the baseline has a question twice.
+    :raises UsageError: a column is missing, or the baseline has a question twice.
     """
     known, answers = _both([_texts(batch, (key, response)) for batch in baseline])
     if len(known) != (distinct := pc.count_distinct(known, mode="all").as_py()):
-        raise WorkflowError(
+        raise UsageError(
             f"key: {key!r} names {count_of(len(known), 'row')} of the baseline, and has "
             f"{count_of(distinct, 'value')}; name a column that is unique."
         )
@@ -87,7 +87,7 @@ def settle(batches: Iterable[pa.RecordBatch], response: str = "response") -> Pai
 
     :param batches: of the judge's dataset, with `pair`, `order` and the choice.
     :param response: column of the choice, as plain text or as a JSON string.
-    :raises WorkflowError: a column is missing, or no pair was judged in both orders.
+    :raises UsageError: a column is missing, or no pair was judged in both orders.
     """
     seen: dict[str, dict[str, str]] = {}
     for batch in batches:
@@ -98,7 +98,7 @@ def settle(batches: Iterable[pa.RecordBatch], response: str = "response") -> Pai
                 choices[order] = choice
     complete = [one for one in seen.values() if {"ab", "ba"} <= set(one)]
     if not complete:
-        raise WorkflowError(
+        raise UsageError(
             f"judgements: none of the {len(seen):,} pairs has a choice in both orders; look at the judge's "
             f"responses in the column {response!r}."
         )
@@ -138,7 +138,7 @@ def _choice(text: str | None) -> str | None:
 
 def _texts(batch: pa.RecordBatch, columns: tuple[str, ...]) -> list[pa.Array]:
     for name in columns:
-        require(batch.schema, name, "columns")
+        require(batch.schema.names, [name], "columns")
     return [batch.column(name).cast(pa.string()) for name in columns]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.contract.row_template import placeholder
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.dataset.errors import UsageError
 
 FIRST, SECOND, TIE = "A", "B", "tie"
 CHOICES = [FIRST, SECOND, TIE]
@@ -60,7 +60,7 @@ class Rubric:
     :param criterion: what to judge, as a question.
     :param levels: meaning of each score, at least two.
     :param max_reason: characters of the reason.
-    :raises WorkflowError: there are fewer than two levels.
+    :raises UsageError: there are fewer than two levels.
     """
 
     criterion: str
@@ -69,9 +69,7 @@ class Rubric:
 
     def __post_init__(self) -> None:
         if len(self.levels) < 2:
-            raise WorkflowError(
-                f"levels: {dict(self.levels)!r} has fewer than two scores; add what they mean."
-            )
+            raise UsageError(f"levels: {dict(self.levels)!r} has fewer than two scores; add what they mean.")
 
     def prompt(self, question: str, answer: str) -> str:
         """The operator's `prompt`; `question` and `answer` name columns."""

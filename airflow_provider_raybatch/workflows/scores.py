@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.rows import require
+from airflow_provider_raybatch.dataset.errors import UsageError
+from airflow_provider_raybatch.dataset.rows import require
 from airflow_provider_raybatch.workflows.sift import text_column
 
 Score = Callable[[str, str], float]
@@ -72,12 +72,12 @@ def numeric_equal(prediction: str, answer: str) -> float:
 def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Unbiased estimate of the chance that one of k samples is correct (Chen et al. 2021).
 
-    :raises WorkflowError: k is not between 1 and `samples`, or `correct` not between 0 and `samples`.
+    :raises UsageError: k is not between 1 and `samples`, or `correct` not between 0 and `samples`.
     """
     if not 1 <= k <= samples:
-        raise WorkflowError(f"k: pass@{k} needs at least {k} samples a question, and there are {samples}.")
+        raise UsageError(f"k: pass@{k} needs at least {k} samples a question, and there are {samples}.")
     if not 0 <= correct <= samples:
-        raise WorkflowError(f"correct: {correct} is not between 0 and the {samples} samples.")
+        raise UsageError(f"correct: {correct} is not between 0 and the {samples} samples.")
     if samples - correct < k:
         return 1.0
     return float(1.0 - np.prod(1.0 - k / np.arange(samples - correct + 1, samples + 1)))
@@ -114,11 +114,11 @@ def score_answers(
     :param answer: column of the known answer.
     :param completions: column of all samples, ``completions`` for `n` > 1; by default `response` is the only
         sample.
-    :raises WorkflowError: a column is missing, or a question has no known answer.
+    :raises UsageError: a column is missing, or a question has no known answer.
     """
     for batch in batches:
         for name in filter(None, (key, answer, completions)):
-            require(batch.schema, name, "column")
+            require(batch.schema.names, [name], "column")
         keys = batch.column(key).to_pylist()
         known = _answers(batch, answer, keys)
         said = (
@@ -135,15 +135,15 @@ def column_scores(batches: Iterable[pa.RecordBatch], column: str, key: str) -> I
 
     :param column: such as ``score`` or ``prompt_mean_logprob``.
     :param key: column that names the row, by which candidates are compared.
-    :raises WorkflowError: a column is missing, or a row has no finite number.
+    :raises UsageError: a column is missing, or a row has no finite number.
     """
     for batch in batches:
         for name in (column, key):
-            require(batch.schema, name, "column")
+            require(batch.schema.names, [name], "column")
         names, values = batch.column(key).to_pylist(), batch.column(column).to_pylist()
         for name, value in zip(names, values, strict=True):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
-                raise WorkflowError(
+                raise UsageError(
                     f"column: {column!r} of row {name!r} is {value!r} and no finite number; drop such rows "
                     "before."
                 )
@@ -154,7 +154,7 @@ def _answers(batch: pa.RecordBatch, column: str, keys: list[Any]) -> list[str]:
     values = batch.column(column).to_pylist()
     for key, value in zip(keys, values, strict=True):
         if value is None or not str(value).strip():
-            raise WorkflowError(
+            raise UsageError(
                 f"{column}: question {key!r} has no known answer; add it to the benchmark or remove the "
                 "question."
             )

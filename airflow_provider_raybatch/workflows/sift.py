@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import Result
-from airflow_provider_raybatch.report.markdown import markdown_table
-from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.rows import Rows, require
-from airflow_provider_raybatch.workflows.writer import DatasetWriter
+from airflow_provider_raybatch.dataset.errors import UsageError
+from airflow_provider_raybatch.dataset.opening import open_files
+from airflow_provider_raybatch.dataset.rows import require
+from airflow_provider_raybatch.dataset.writer import DatasetWriter
+from airflow_provider_raybatch.report.words import markdown_table
 
 DROP_COLUMNS = ("dropped_by", "rule", "reason")
 """Columns of dropped rows: name of the step, rule, and reason."""
@@ -57,11 +58,11 @@ class Funnel:
         :param name: of the second step. Its rules are where rows failed, such as ``engine``, and with `steps`
             ``draft.engine``.
         :param result: what the operator returned.
-        :raises WorkflowError: `result` has no manifest of a batch inference that can be read.
+        :raises UsageError: `result` has no manifest of a batch inference that can be read.
         """
-        (manifest,) = Rows(result, aws_conn_id=aws_conn_id).manifests
+        manifest = open_files(result, aws_conn_id).manifest
         if not isinstance(manifest, BatchManifest):
-            raise WorkflowError(
+            raise UsageError(
                 f"result: {manifest.manifest_uri!r} is not of a batch inference; give what its task returned."
             )
         counts = manifest.counts
@@ -133,11 +134,11 @@ def sift(
     :param kept: gets the rows that pass all steps, with the columns that steps added.
     :param dropped: gets the others, with the columns of the input and ``dropped_by``, ``rule``, ``reason``.
     :param tokens: a column of the input that counts tokens, summed in the funnel; default none.
-    :raises WorkflowError: two steps have one name, or a column is missing.
+    :raises UsageError: two steps have one name, or a column is missing.
     """
     names = [step.name for step in steps]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise WorkflowError(f"steps: two have the name {twice[0]!r}; give one of them another `name`.")
+        raise UsageError(f"steps: two have the name {twice[0]!r}; give one of them another `name`.")
     funnel = Funnel([FunnelStep(name, tokens=0 if tokens else None) for name in ["input", *names]])
     for batch in batches:
         if tokens:
@@ -158,9 +159,9 @@ def sift(
 def text_column(batch: pa.RecordBatch, name: str) -> list[str | None]:
     """The texts of a column.
 
-    :raises WorkflowError: the dataset lacks the column, or it does not hold text.
+    :raises UsageError: the dataset lacks the column, or it does not hold text.
     """
-    require(batch.schema, name, "column")
+    require(batch.schema.names, [name], "column")
     column = batch.column(name)
     if pa.types.is_null(column.type):
         return [None] * batch.num_rows
@@ -168,7 +169,7 @@ def text_column(batch: pa.RecordBatch, name: str) -> list[str | None]:
         column = column.dictionary_decode()
     kind = column.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        raise WorkflowError(f"column: {name!r} holds {kind} and not text; name a column of text.")
+        raise UsageError(f"column: {name!r} holds {kind} and not text; name a column of text.")
     texts: list[str | None] = column.to_pylist()
     return texts
 
@@ -182,22 +183,20 @@ def joined_texts(batch: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
 def with_column(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
     """The batch with one more column.
 
-    :raises WorkflowError: it has a column of this name.
+    :raises UsageError: it has a column of this name.
     """
     if name in batch.schema.names:
-        raise WorkflowError(
+        raise UsageError(
             f"columns: {name!r} is in the dataset already, and a step adds it; rename the dataset's column."
         )
     return batch.append_column(name, values)
 
 
 def _check_numbers(schema: pa.Schema, name: str) -> None:
-    require(schema, name, "tokens")
+    require(schema.names, [name], "tokens")
     kind = schema.field(name).type
     if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        raise WorkflowError(
-            f"tokens: {name!r} holds {kind} and not numbers; name a column that counts tokens."
-        )
+        raise UsageError(f"tokens: {name!r} holds {kind} and not numbers; name a column that counts tokens.")
 
 
 def _write_drops(
@@ -232,7 +231,7 @@ def count_tokens(
     :param column: column of the text; null has 0 tokens.
     :param into: name of the new column.
     :param count: tokens of a text, such as ``lambda text: len(tokenizer.encode(text))``.
-    :raises WorkflowError: there is no such text column, or `into` is a column already.
+    :raises UsageError: there is no such text column, or `into` is a column already.
     """
     for batch in batches:
         counts = [count(text or "") for text in text_column(batch, column)]

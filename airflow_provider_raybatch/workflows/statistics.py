@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.dataset.errors import UsageError
 
 _LEVEL = 0.95
 _RESAMPLES = 4999
@@ -64,11 +64,11 @@ class Comparison:
 def proportion_interval(successes: int, count: int) -> Interval:
     """Wilson's interval of a proportion, such as exact match.
 
-    :raises WorkflowError: there are no questions, or more successes than questions.
+    :raises UsageError: there are no questions, or more successes than questions.
     """
     _check(count)
     if not 0 <= successes <= count:
-        raise WorkflowError(f"successes: {successes} is not between 0 and {count}.")
+        raise UsageError(f"successes: {successes} is not between 0 and {count}.")
     found = stats.binomtest(successes, count).proportion_ci(_LEVEL, "wilson")
     return Interval(successes / count, float(found.low), float(found.high), count, "wilson")
 
@@ -80,7 +80,7 @@ def mean_interval(values: Values) -> Interval:
     Student's t. Equal values have no spread for a bootstrap: exact, as if each question were passed or
     failed.
 
-    :raises WorkflowError: there are no values, or one is not finite.
+    :raises UsageError: there are no values, or one is not finite.
     """
     data = _array(values)
     _check(len(data))
@@ -104,11 +104,11 @@ def compare(candidate: Mapping[str, float], baseline: Mapping[str, float]) -> Co
     Else a permutation test of the signs, and a bootstrap of the differences.
 
     :param candidate: score by question, as `baseline`.
-    :raises WorkflowError: the two have different questions, or none in common.
+    :raises UsageError: the two have different questions, or none in common.
     """
     if set(candidate) != set(baseline):
         odd = sorted(set(candidate) ^ set(baseline))
-        raise WorkflowError(
+        raise UsageError(
             f"questions: {len(odd):,} of them have no score from both, such as {odd[0]!r}; a candidate with "
             "failed rows is incomplete, so run it again, or compare the common questions on purpose."
         )
@@ -196,9 +196,7 @@ def _paired_proportions(wins: int, losses: int, count: int) -> Interval:
 def _array(values: Values) -> npt.NDArray[np.float64]:
     data = np.asarray(values, dtype=np.float64)
     if not np.isfinite(data).all():
-        raise WorkflowError(
-            "values: one of them is not a finite number; leave out questions without a score."
-        )
+        raise UsageError("values: one of them is not a finite number; leave out questions without a score.")
     return data
 
 
@@ -208,6 +206,6 @@ def _is_binary(data: npt.NDArray[np.float64]) -> bool:
 
 def _check(count: int) -> None:
     if count < 1:
-        raise WorkflowError(
+        raise UsageError(
             "values: there are no questions, so there is no metric; check that the run has rows."
         )

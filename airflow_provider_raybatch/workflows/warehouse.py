@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 from airflow_provider_raybatch.contract.location import s3_prefix
 from airflow_provider_raybatch.dataset import Result
+from airflow_provider_raybatch.dataset.errors import UsageError
 from airflow_provider_raybatch.dataset.opening import open_files
-from airflow_provider_raybatch.workflows.errors import WorkflowError, reading
-from airflow_provider_raybatch.workflows.writer import folder_to_write
+from airflow_provider_raybatch.dataset.writer import folder_to_write
 
 
 def copy_manifest(
@@ -23,13 +23,12 @@ def copy_manifest(
 
     :param folder: where ``<name>.json`` is written, such as the destination, never the dataset's `uri`.
     :returns: `bucket`, `key` and `uri` of the manifest.
-    :raises WorkflowError: the dataset or `folder` is not in S3.
+    :raises UsageError: the dataset or `folder` is not in S3.
     """
-    with reading():
-        dataset = open_files(result, aws_conn_id).manifest
+    dataset = open_files(result, aws_conn_id).manifest
     for field, uri in (("result", dataset.uri), ("folder", folder)):
         if not s3_prefix(uri):
-            raise WorkflowError(f"{field}: {uri!r} is not in S3, which alone COPY reads; name an s3:// one.")
+            raise UsageError(f"{field}: {uri!r} is not in S3, which alone COPY reads; name an s3:// one.")
     entries = [
         # COPY refuses Parquet files without their length.
         {"url": f"{dataset.uri}/{file.path}", "mandatory": True, "meta": {"content_length": file.bytes}}
@@ -63,8 +62,7 @@ def partitions(
 
     :param more: values that all of them have, such as the night, put in front.
     """
-    with reading():
-        dataset = open_files(result, aws_conn_id).manifest
+    dataset = open_files(result, aws_conn_id).manifest
     rows: dict[str, int] = {}
     for file in dataset.files:
         folder = file.path.rpartition("/")[0]
@@ -83,10 +81,10 @@ def _values(folder: str) -> dict[str, str]:
 def athena_statement(table: str, found: Sequence[Partition]) -> str:
     """The `query` that makes partitions known to Athena; those that it knows stay as they are.
 
-    :raises WorkflowError: there is none, or one has no value.
+    :raises UsageError: there is none, or one has no value.
     """
     if not found or not all(one.values for one in found):
-        raise WorkflowError("partitions: one has no value; give `more`, such as {'night': '2026-01-31'}.")
+        raise UsageError("partitions: one has no value; give `more`, such as {'night': '2026-01-31'}.")
     lines = []
     for one in found:
         pairs = ", ".join(f"`{name}` = {_quoted(value)}" for name, value in one.values.items())
@@ -102,12 +100,12 @@ def glue_inputs(table: Mapping[str, Any], found: Sequence[Partition]) -> list[di
     """`PartitionInputList` of Glue's ``batch_create_partition``, which takes 100 in a call.
 
     :param table: as `GlueCatalogHook.get_table` returns it; partitions are stored as it says.
-    :raises WorkflowError: a partition has no value for one of the table's partition keys.
+    :raises UsageError: a partition has no value for one of the table's partition keys.
     """
     names = [key["Name"] for key in table["PartitionKeys"]]
     for one in found:
         if missing := [name for name in names if name not in one.values]:
-            raise WorkflowError(f"partitions: {one.uri} has no value for {missing[0]!r}; give it as `more`.")
+            raise UsageError(f"partitions: {one.uri} has no value for {missing[0]!r}; give it as `more`.")
     return [
         {
             "Values": [one.values[name] for name in names],

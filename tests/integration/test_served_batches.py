@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_provider_raybatch.batches.ending import dataset_of, manifest_of
-from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api import BatchOutcome, BatchRecord, Started
+from airflow_provider_raybatch.batch_api.dags import serve_batches
+from airflow_provider_raybatch.batch_api.store.ending import dataset_of
+from airflow_provider_raybatch.batch_api.store.records import BatchRecord, Started
+from airflow_provider_raybatch.batch_api.store.store import BatchStore
+from airflow_provider_raybatch.contract.arguments.openai_batch import BatchOutcome
 from airflow_provider_raybatch.contract.layout import PROBES
-from airflow_provider_raybatch.serving import serve_batches
 from tests.support.airflow_tasks import airflow_db, dag_test, installation  # noqa: F401 - fixtures
 from tests.support.batch_api import MODEL, configured, content_of, created, line, state_of
 from tests.support.s3_server import S3Server
@@ -118,16 +119,11 @@ def test_a_batch_is_answered_by_its_dag_run(
     assert SECRET_TEXT not in told.out + told.err
 
 
-def cancelled(store: BatchStore) -> BatchRecord:
+def test_a_cancelled_batch_keeps_its_lines(store: BatchStore, run_batch: Any) -> None:
+    """Its job died on its way to the claim; the next one publishes what is finished, and asks no model."""
     record = created(store, requests(), dag_id=f"batches_cancelled_{id(store)}")
     store.start(record.id, Started(at=1.0, total=ROWS, nonce="n"))
     store.decide(record.id, BatchOutcome(decision="cancelled", at=2.0, nonce="n"))
-    return record
-
-
-def test_a_cancelled_batch_keeps_its_lines(store: BatchStore, run_batch: Any) -> None:
-    """Its job died on its way to the claim; the next one publishes what is finished, and asks no model."""
-    record = cancelled(store)
     store.root.write(f"{dataset_of(record.id)}/{PROBES}/of_a_dead_job", b"")
 
     assert run_batch(record).state == "success"
@@ -138,36 +134,3 @@ def test_a_cancelled_batch_keeps_its_lines(store: BatchStore, run_batch: Any) ->
     assert (end.counts.total, end.counts.completed, end.counts.failed) == (ROWS, 0, 0)
     codes = {one["error"]["code"] for one in lines_of(store, end.error_file_id)}
     assert codes == {"batch_cancelled"}
-
-
-def test_a_batch_cancelled_before_its_job_needs_no_cluster(
-    store: BatchStore, run_batch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = cancelled(store)
-    away = {"conn_type": "ray", "host": "127.0.0.1", "port": 9}
-    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(away))
-
-    assert run_batch(record).state == "success"
-
-    end = state_of(store, record).ended
-    assert end is not None
-    assert (end.decision, end.output_file_id, end.error_file_id) == ("cancelled", None, None)
-    assert (end.counts.total, end.counts.completed, end.counts.failed) == (ROWS, 0, 0)
-
-
-def test_an_invalid_file_is_a_run_that_succeeds(store: BatchStore, run_batch: Any) -> None:
-    record = created(store, b"{broken\n", dag_id=f"batches_invalid_{id(store)}")
-
-    assert run_batch(record).state == "success"
-
-    assert state_of(store, record).status == "failed"
-    assert manifest_of(store, record.id) is None
-
-
-def test_a_forged_configuration_is_a_run_that_fails(store: BatchStore, run_batch: Any) -> None:
-    other = created(store, requests(), dag_id=f"batches_forged_{id(store)}", owner="bob")
-    record = other.model_copy(update={"id": "batch_" + "0" * 32})
-
-    assert run_batch(record).state == "failed"
-
-    assert state_of(store, other).status == "validating"

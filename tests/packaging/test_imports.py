@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 HEAVY = ("boto3", "duckdb", "numpy", "pandas", "pyarrow", "ray", "torch", "transformers", "vllm")
-AIRFLOW_SIDE = ("cli", "decorators", "hooks", "links", "operators", "plugins", "sensors", "triggers")
+AIRFLOW_SIDE = (
+    "batch_api", "cli", "decorators", "hooks", "links", "operators", "plugins", "sensors", "triggers",
+)  # fmt: skip
 IMPORT_IT = f"""
 import importlib, importlib.util, json, pkgutil, sys
 names = ["airflow_provider_raybatch." + name for name in ("get_provider_info", "dataset", "retries")]

@@ -83,6 +83,20 @@ def serving() -> Iterator[Server]:
     airflow_app.purge_cached_app()
 
 
+@pytest.fixture(scope="session")
+def running_server(airflow_db: None) -> Iterator[Server]:
+    """A server that all tests of a folder share."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The server, whose settings other tests in this process don't have."""
+    configure(monkeypatch)
+    return running_server
+
+
 def _write_dags(*names: str) -> None:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.models.serialized_dag import SerializedDagModel

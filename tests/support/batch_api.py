@@ -11,21 +11,22 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.batches.ending import dataset_of
-from airflow_provider_raybatch.batches.settings import BatchApiSettings, required_settings
-from airflow_provider_raybatch.batches.store import BatchStore, batch_store, new_nonce
-from airflow_provider_raybatch.contract.batch_api import (
+from airflow_provider_raybatch.batch_api.store.ending import dataset_of
+from airflow_provider_raybatch.batch_api.store.ids import new_batch_id, new_file_id
+from airflow_provider_raybatch.batch_api.store.records import (
     BatchEnd,
-    BatchOutcome,
-    BatchProgress,
     BatchRecord,
     BatchState,
-    Decision,
     FileRecord,
-    RequestCounts,
     StoredPiece,
-    new_batch_id,
-    new_file_id,
+)
+from airflow_provider_raybatch.batch_api.store.settings import BatchApiSettings, required_settings
+from airflow_provider_raybatch.batch_api.store.store import BatchStore, batch_store, new_nonce
+from airflow_provider_raybatch.contract.arguments.openai_batch import (
+    BatchOutcome,
+    BatchProgress,
+    Decision,
+    RequestCounts,
 )
 from airflow_provider_raybatch.contract.events import Committed
 from airflow_provider_raybatch.contract.layout import CONTENT, PROGRESS, batch_folder, file_folder

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_raybatch.batches.models import ServedModel
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
+from airflow_provider_raybatch.batch_api.server.objects import OpenAiError
+from airflow_provider_raybatch.batch_api.store.settings import ServedModel
 
 CHAT = "/v1/chat/completions"
 
 
 class RunsOfTests:
-    """DAG runs in memory; see :class:`~airflow_provider_raybatch.plugins.batch_api.runs.DagRuns`.
+    """DAG runs in memory; see :class:`~airflow_provider_raybatch.batch_api.server.runs.AirflowRuns`.
 
     :ivar refusal: raised by each check and trigger.
     :ivar lost: each trigger makes the run, and then its answer is lost.

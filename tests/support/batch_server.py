@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_provider_raybatch.batches.settings import batch_api_settings
-from airflow_provider_raybatch.batches.store import BatchStore, batch_store
-from airflow_provider_raybatch.plugins.batch_api.app import make_batch_app
+from airflow_provider_raybatch.batch_api.server.app import make_batch_app
+from airflow_provider_raybatch.batch_api.store.settings import batch_api_settings
+from airflow_provider_raybatch.batch_api.store.store import BatchStore, batch_store
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.airflow_server import token as token_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,12 @@ def blocks(*languages: str) -> list[Block]:
             if match[1] in languages:
                 found.append(Block(page, text[: match.start()].count("\n") + 1, match[1], match[2]))
     return found
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Return the words of each command of a block of shell."""
+    lines = re.sub(r"\\\n\s*", " ", block.text).splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def links(page: Path) -> list[str]:

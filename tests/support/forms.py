@@ -15,9 +15,9 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
-from airflow_provider_raybatch.plugins.batch_api.files import download
-from airflow_provider_raybatch.plugins.batch_api.upload import receive_upload
+from airflow_provider_raybatch.batch_api.server.files import download
+from airflow_provider_raybatch.batch_api.server.objects import OpenAiError
+from airflow_provider_raybatch.batch_api.server.upload import receive_upload
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.stream import write_stream
 

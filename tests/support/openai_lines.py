@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.data import CHAT, COMPLETIONS, EMBEDDINGS
+from airflow_provider_raybatch.contract.arguments.openai_batch import CHAT, COMPLETIONS, EMBEDDINGS
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder

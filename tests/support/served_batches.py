@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.openai_batch import BatchOutcome, BatchProgress, Decision
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.batch_api import BatchOutcome, BatchProgress, Decision
 from airflow_provider_raybatch.contract.layout import BATCH_DATASET, OUTCOME, PROGRESS
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.job import driver

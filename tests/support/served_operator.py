@@ -6,15 +6,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_provider_raybatch.batches.ending import dataset_of
-from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api import (
-    BatchOutcome,
-    BatchRecord,
-    Decision,
-    Started,
-)
-from airflow_provider_raybatch.operators.served_batch import ServedBatchOperator
+from airflow_provider_raybatch.batch_api.dags.operators import ServedBatchOperator
+from airflow_provider_raybatch.batch_api.store.ending import dataset_of
+from airflow_provider_raybatch.batch_api.store.records import BatchRecord, Started
+from airflow_provider_raybatch.batch_api.store.store import BatchStore
+from airflow_provider_raybatch.contract.arguments.openai_batch import BatchOutcome, Decision
 from airflow_provider_raybatch.retries import ray_batch_retry_policy
 from tests.support.airflow_tasks import Run
 from tests.support.batch_api import MODEL, write_progress

@@ -55,7 +55,7 @@ def test_vague_name_is_not_defined(defined: dict[str, list[str]], name: str) -> 
 
 
 def test_rows_are_those_of_a_dataset_that_a_user_reads(defined: dict[str, list[str]]) -> None:
-    assert defined["Rows"] == ["workflows/rows.py"]
+    assert defined["Rows"] == ["dataset/opening.py"]
 
 
 def test_each_operator_argument_is_in_the_name_of_a_test() -> None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, BinaryIO
 
-from airflow_provider_raybatch.contract.arguments.data import CUSTOM_ID, LINE_COLUMNS
+from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID, LINE_COLUMNS
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.json_lines import (

@@ -14,18 +14,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from airflow_provider_raybatch.contract.arguments.data import ServedBatch
-from airflow_provider_raybatch.contract.base import parse, parse_file
-from airflow_provider_raybatch.contract.batch_api import (
+from airflow_provider_raybatch.contract.arguments.openai_batch import (
     BatchError,
     BatchOutcome,
     BatchProgress,
     Decision,
-    EarlyEnd,
     RequestCounts,
+    ServedBatch,
 )
+from airflow_provider_raybatch.contract.base import parse, parse_file
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.layout import OUTCOME, PROGRESS
+from airflow_provider_raybatch.contract.run_numbers import EarlyEnd
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage.errors import TakenError
 from airflow_provider_raybatch.storage.folder import Folder, folder

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.arguments.data import LINE_COLUMNS, OPENAI_BATCH
+from airflow_provider_raybatch.contract.arguments.openai_batch import LINE_COLUMNS, OPENAI_BATCH
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder

@@ -11,7 +11,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.data import LINE_COLUMNS
+from airflow_provider_raybatch.contract.arguments.openai_batch import LINE_COLUMNS
 from airflow_provider_raybatch.contract.arguments.sampling import check_of_row
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate, column_text

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from airflow_provider_raybatch.batches.sweep import STRAYS_KEPT, sweep
+from airflow_provider_raybatch.batch_api.dags.sweep import STRAYS_KEPT, sweep
 from airflow_provider_raybatch.contract import layout
 
 from ..places import Disk

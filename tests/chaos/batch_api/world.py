@@ -18,8 +18,8 @@ from unittest.mock import patch
 import httpx
 import psutil
 
-from airflow_provider_raybatch.batches.settings import batch_api_settings
-from airflow_provider_raybatch.batches.store import BatchStore, batch_store
+from airflow_provider_raybatch.batch_api.store.settings import batch_api_settings
+from airflow_provider_raybatch.batch_api.store.store import BatchStore, batch_store
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterError
 from airflow_provider_raybatch.cluster.local.head import RayHead

@@ -9,26 +9,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import httpx
+import pytest
 
-from airflow_provider_raybatch.batches.settings import batch_api_settings
-from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api import BatchRecord, new_batch_id
+from airflow_provider_raybatch.batch_api.store.ids import new_batch_id
+from airflow_provider_raybatch.batch_api.store.records import BatchRecord
+from airflow_provider_raybatch.batch_api.store.settings import batch_api_settings
+from airflow_provider_raybatch.batch_api.store.store import BatchStore
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support import openai_scenarios
 from tests.support.openai_lines import CHAT, line
 
 from .lake import BUCKET, Lake
-from .ports import free_ports
 from .ray_jobs import RayJobs
 from .rest import Run
 from .stack import AirflowStack
-from .waiting import tail, wait_for
 
 ROOT = f"s3://{BUCKET}/batch-api"
 CONN_ID = "batch_lake"
@@ -37,6 +36,7 @@ PREFIX = "/raybatch/v1"
 VLLM_MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"
 """What vLLM's example file names."""
 REPOSITORY = Path(__file__).parents[3]
+SERVED = REPOSITORY / "tests/support/served_dags"
 CLIENTS = {"3": sys.executable, "1": str(REPOSITORY / ".venv-openai1/bin/python")}
 """Pythons with an official client, by its major version."""
 MAIN = "3-sync"
@@ -219,24 +219,6 @@ class BatchWorld:
         (made,) = self.calls(["files.create", {"file": ["a.jsonl", content], "purpose": "batch"}])
         return str(made["id"])
 
-    @contextmanager
-    def server_beside(self, **settings: str) -> Iterator[str]:
-        """Run a second API server with settings of its own; yields what clients have as `base_url`."""
-        (port,) = free_ports(1)
-        name, url = f"api-server-{port}", f"http://127.0.0.1:{port}"
-        self.airflow.start("api-server", name, API__PORT=str(port), **settings)
-
-        def answers() -> bool:
-            with suppress(httpx.TransportError):
-                return httpx.get(f"{url}/api/v2/version", timeout=5).is_success
-            return False
-
-        try:
-            wait_for("the second API server", answers, 120, lambda: tail(self.airflow.log_of(name)))
-            yield f"{url}{PREFIX}"
-        finally:
-            self.airflow.stop(name)
-
     def store(self) -> BatchStore:
         """The documents, as the server and the tasks see them."""
         shared = ("AIRFLOW__RAYBATCH__", "AIRFLOW__CORE__FERNET_KEY")
@@ -316,3 +298,17 @@ def create(file_id: str, **fields: Any) -> list[Any]:
     """A call of the client."""
     given = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
     return ["batches.create", {**given, **fields}]
+
+
+@pytest.fixture(scope="module")
+def batches(airflow: AirflowStack, jobs: RayJobs, lake: Lake, served: Path) -> Iterator[BatchWorld]:
+    """The Batch API, with its files in the bucket."""
+    airflow.show_dags({})
+    with BatchWorld(airflow, lake, jobs, served) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def file_id(batches: BatchWorld) -> str:
+    """A file of ann's."""
+    return batches.upload(GOOD)

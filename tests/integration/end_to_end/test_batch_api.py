@@ -9,11 +9,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
-from airflow_provider_raybatch.contract.batch_api import new_file_id
 from tests.support.forgetful_proxy import forgetful
 from tests.support.numbered_pictures import Picture
 from tests.support.openai_lines import COMPLETIONS, EMBEDDINGS, line
@@ -65,38 +63,12 @@ def mixed() -> list[dict[str, Any]]:
 
 WRONG_CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "wrong purpose": ("purpose", "files.create", {"file": ["a.jsonl", GOOD], "purpose": "fine-tune"}),
-    "not jsonl": ("file", "files.create", {"file": ["a.csv", GOOD], "purpose": "batch"}),
-    "too short a life": (
-        "expires_after",
-        "files.create",
-        {
-            "file": ["a.jsonl", GOOD],
-            "purpose": "batch",
-            "expires_after": {"anchor": "created_at", "seconds": 3599},
-        },
-    ),
-    "unknown endpoint": ("endpoint", "batches.create", {"endpoint": "/v1/moderations"}),
     "unknown window": ("completion_window", "batches.create", {"completion_window": "a fortnight"}),
-    "too short a window": ("completion_window", "batches.create", {"completion_window": "1m"}),
-    "too short an expiry": (
-        "output_expires_after",
-        "batches.create",
-        {"output_expires_after": {"anchor": "created_at", "seconds": 3599}},
-    ),
-    "too long an expiry": (
-        "output_expires_after",
-        "batches.create",
-        {"output_expires_after": {"anchor": "created_at", "seconds": 2592001}},
-    ),
     "17 keys": ("metadata", "batches.create", {"metadata": {f"key{number}": "" for number in range(17)}}),
-    "a long key": ("metadata", "batches.create", {"metadata": {"k" * 65: ""}}),
-    "a long value": ("metadata", "batches.create", {"metadata": {"k": "v" * 513}}),
-    "limit 0": ("limit", "batches.list", {"limit": 0}),
     "limit 101": ("limit", "batches.list", {"limit": 101}),
-    "files, limit 0": ("limit", "files.list", {"limit": 0}),
     "files, limit 10001": ("limit", "files.list", {"limit": 10001}),
 }
-"""Calls that are refused with 400, and the field that the refusal names."""
+"""Calls of each kind that are refused with 400, and the field that the refusal names; unit tests have all."""
 
 
 ALL_BAD = {"play": "batch", "content": text_of(chats("allbad", max_tokens=-1))}
@@ -364,13 +336,6 @@ def test_lists_have_pages(batches, file_id):
         assert len(played["batches"]["first"]) == 1
 
 
-def test_models_are_those_of_the_user(batches):
-    listed = {user: batches.calls(["models.list", {}], user=user)[0]["data"] for user in (ANN, BOB)}
-    names = {user: {one["id"] for one in models} for user, models in listed.items()}
-    assert names[ANN] == {"echo", "vectors", "slow", "limited", "demo", "reusing", VLLM_MODEL}
-    assert names[BOB] == names[ANN] | {"of-bob"}
-
-
 def test_repeated_create_makes_one_batch(batches, file_id):
     """The proxy loses the first answer; the client repeats by itself, without a key of its own."""
     with forgetful(batches.airflow.url, f"{PREFIX}/batches") as proxy:
@@ -380,19 +345,6 @@ def test_repeated_create_makes_one_batch(batches, file_id):
     assert [one["x-stainless-retry-count"] for one in proxy.headers] == ["0", "1", "0"]
     assert first["id"] == second["id"] == repeated["id"]
     assert third["id"] == intended["id"] != repeated["id"]
-
-
-def test_key_of_a_create_makes_one_batch(batches, file_id):
-    """With another file the same key makes another batch, as operators do that make a failed batch again."""
-    again = batches.upload(GOOD)
-    keyed = create(file_id, metadata={"idempotency_key": "night-7"})
-    header = create(file_id, extra_headers={"Idempotency-Key": "night-8"})
-    with_another_file = create(again, metadata={"idempotency_key": "night-7"})
-    played = batches.calls(keyed, keyed, header, header, with_another_file)
-    batches.cancel(*played)
-    one, same, other, same_other, of_another_file = (batch["id"] for batch in played)
-    assert (one, other) == (same, same_other)
-    assert len({one, other, of_another_file}) == 3
 
 
 @only_by(MAIN)
@@ -422,24 +374,6 @@ def test_other_users_see_nothing(played, batches):
     assert not secrets.leaks(shown_by_ray(batches.jobs))
 
 
-@pytest.mark.parametrize("token", ["", "wrong"])
-def test_calls_without_a_token_are_refused(batches, token):
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    for path in ("/files", "/batches", "/models"):
-        answer = httpx.get(f"{batches.url}{path}", headers=headers, timeout=60)
-        assert answer.status_code == 401, path
-        assert answer.json()["error"]["type"] == "authentication_error"
-
-
-def test_model_of_another_user_is_refused(batches):
-    """As one that does not exist is."""
-    files = [batches.upload(text_of(chats("hidden", model=name))) for name in ("of-bob", "none-such")]
-    refusals = batches.calls(*(create(file) for file in files))
-    told = [{**refusal, "request_id": None} for refusal in refusals]
-    assert told[0]["status"] in {400, 404}
-    assert told[0] == json.loads(json.dumps(told[1]).replace("none-such", "of-bob"))
-
-
 def test_large_file_needs_little_memory(batches, tmp_path):
     """Up and down again, a hundred MB."""
     text = json.dumps(chats("large", 1)[0]).encode() + b"\n"
@@ -453,38 +387,6 @@ def test_large_file_needs_little_memory(batches, tmp_path):
     assert played["uploaded"]["bytes"] == len(content)
     assert played["read"] == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     assert grown < 60 * 2**20
-
-
-@pytest.mark.thorough("a second, strict API server; unit/plugins/batch_api runs always")
-def test_strict_server_has_the_limits_of_openai(batches, tmp_path):
-    """A second server beside the first, which knows the batches of both."""
-    too_many = text_of([json.dumps(chats("many", 1)[0]).replace("many-0", f"{n}") for n in range(50_001)])
-    too_large = tmp_path / "large.jsonl"
-    too_large.write_bytes(b"x" * 200_000_001)
-    with batches.server_beside(RAYBATCH__BATCH_API_STRICT="True") as url:
-        file_id = batches.upload(GOOD)
-        window, made = batches.calls(create(file_id, completion_window="1h"), create(file_id), url=url)
-        assert (window["status"], window["param"]) == (400, "completion_window")
-        with pytest.raises(AssertionError, match=r"BadRequestError|RequestTooLarge|413|400"):
-            batches.play(MAIN, {"it": {"play": "large", "path": str(too_large)}}, url=url)
-        (played,) = batches.play(MAIN, {"it": {"play": "batch", "content": too_many}}, url=url).values()
-    batch = final(played)
-    assert (batch["status"], batch["errors"]["data"][0]["code"]) == ("failed", "too_many_tasks")
-    (found,) = batches.calls(retrieve(made["id"]))
-    batches.cancel(found)  # nothing waits for its answers
-    assert found["id"] == made["id"]
-    assert batches.asked("many ") == []
-
-
-def test_expired_file_is_gone(batches, file_id):
-    """Its record is made with an expiry that has passed."""
-    store = batches.store()
-    record = store.file(file_id)
-    assert record is not None
-    gone = new_file_id()
-    store.add_file(record.model_copy(update={"id": gone, "content": [], "expires_at": time.time() - 1}))
-    played = batches.calls(["files.retrieve", {"file_id": gone}], ["files.content", {"file_id": gone}])
-    assert [refusal["status"] for refusal in played] == [404, 404]
 
 
 @pytest.mark.vllm

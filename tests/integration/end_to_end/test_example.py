@@ -9,8 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from airflow_provider_raybatch.dataset import open_dataset
-from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.dataset import Rows, open_dataset
 
 from .ray_jobs import RayJobs
 from .rest import AirflowApi, Run

@@ -12,8 +12,7 @@ import pytest
 import requests
 from botocore.exceptions import ClientError
 
-from airflow_provider_raybatch.dataset import open_dataset
-from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.dataset import Rows, open_dataset
 
 from ..conftest import RayCluster
 from .conftest import connect

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.dataset import Rows
 
 from .conftest import EXAMPLES
 from .lake import Lake

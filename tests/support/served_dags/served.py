@@ -3,8 +3,8 @@
 
 from datetime import timedelta
 
+from airflow_provider_raybatch.batch_api.dags import serve_batches
 from airflow_provider_raybatch.retries import ray_batch_retry_policy
-from airflow_provider_raybatch.serving import serve_batches
 
 _PAUSE = timedelta(seconds=2)
 

@@ -6,19 +6,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.layout import journal_entry
-from airflow_provider_raybatch.dataset import open_dataset
+from airflow_provider_raybatch.dataset import Rows, open_dataset
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import LocalFolder, folder
-from airflow_provider_raybatch.workflows.answers import failed_rows
-from airflow_provider_raybatch.workflows.rows import Rows
 from tests.support.publishing import failure, part, publish
 from tests.support.specs import submitted
 
@@ -67,7 +64,7 @@ MANIFEST_READERS: dict[str, Callable[[LocalFolder], object]] = {
     "source": as_source,
     "dataset": lambda place: open_dataset(f"{place.uri}/{manifest_of(place)}"),
     "newest dataset": lambda place: open_dataset(place.uri),
-    "workflows": lambda place: Rows(f"{place.uri}/{manifest_of(place)}"),
+    "rows": lambda place: Rows(f"{place.uri}/{manifest_of(place)}"),
 }
 
 
@@ -126,11 +123,7 @@ def test_a_broken_dead_letter_is_named(destination: LocalFolder, line: bytes) ->
     publish(place, [part(place, [{"text": "a"}], [failure()])], 1)
     (letters,) = place.list("dead_letter")
     place.write(letters.path, place.read(letters.path) + line + b"\n")
-    said = refusal(lambda _: read_all(place.uri), place)
+    said = refusal(lambda _: open_dataset(place.uri).dead_letters(), place)
     assert said.startswith(
         f"dead_letter_uri: {place.uri}/{letters.path} has a line that is not a dead letter"
     )
-
-
-def read_all(uri: str) -> list[Any]:
-    return list(failed_rows(uri, "label", Rows(uri).schema))

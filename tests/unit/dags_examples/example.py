@@ -11,10 +11,10 @@ import pytest
 from jinja2 import Environment
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
-from airflow_provider_raybatch.workflows.rows import Result, Rows
+from airflow_provider_raybatch.dataset import Result, Rows
+from tests.support.datasets import inferred
 from tests.support.programs import program
 from tests.support.whole_job import infer
-from tests.unit.workflows.datasets import inferred
 
 EXAMPLES = Path(__file__).parents[3] / "dags_examples"
 

@@ -11,11 +11,11 @@ import duckdb
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.dataset import Rows
 from dags_examples.data import make
 from tests.support.airflow_tasks import OutletEvents
+from tests.support.datasets import inferred
 from tests.unit.dags_examples.example import EXAMPLES, Example
-from tests.unit.workflows.datasets import inferred
 
 PARAMS = {"min_quality": 2, "topics": ["people", "places", "trade"], "similarity": 0.7}
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.dataset import Rows
+from airflow_provider_raybatch.dataset.errors import UsageError
 from tests.support.airflow_tasks import OutletEvents
+from tests.support.datasets import inferred
 from tests.unit.dags_examples.example import EXAMPLES, Example
-from tests.unit.workflows.datasets import inferred
 
 PARAMS = {"metric": "exact match", "least_gain": 0.01, "alpha": 0.05}
 CANDIDATES = {
@@ -122,5 +122,5 @@ def test_a_benchmark_without_answers(
     path = tmp_path / "questions.jsonl"
     path.write_text('{"id": "q", "question": "How much?", "answer": 3}\n' + line + "\n")
     example = Example("model_evaluation", monkeypatch, tmp_path, BENCHMARK=path)
-    with pytest.raises(WorkflowError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         example.call("benchmark", str(tmp_path / "out"))

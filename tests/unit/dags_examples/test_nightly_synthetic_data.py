@@ -11,10 +11,10 @@ import duckdb
 import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.dataset import Rows
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.row import Completion
-from airflow_provider_raybatch.workflows.rows import Rows
 from tests.support.airflow_tasks import OutletEvents
-from tests.support.simulated import SimulatedEngine
 from tests.support.whole_job import without_cluster
 from tests.unit.dags_examples.example import Example
 
@@ -87,7 +87,7 @@ class Night:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Model:
     model = Model()
-    monkeypatch.setattr(SimulatedEngine, "_completion", lambda _, asked, number: model.answer(asked.prompt))
+    monkeypatch.setattr(EchoEngine, "_completion", lambda _, asked, number: model.answer(asked.prompt))
     return model
 
 

@@ -23,12 +23,11 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest, ManifestF
 from airflow_provider_raybatch.contract.run_numbers import Counts
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.submission import TaskKey
-from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset, s3_credentials
+from airflow_provider_raybatch.dataset import Dataset, DatasetError, Rows, open_dataset, s3_credentials
 from airflow_provider_raybatch.dataset.files import DatasetFiles
+from airflow_provider_raybatch.dataset.writer import DatasetWriter
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.storage.folder import LocalFolder, folder
-from airflow_provider_raybatch.workflows.rows import Rows
-from airflow_provider_raybatch.workflows.writer import DatasetWriter
 from tests.support.damage import flipped
 from tests.support.publishing import part, publish
 from tests.support.s3_server import serving

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raybatch.dataset import Dataset, open_dataset
-from tests.unit.workflows.datasets import inferred
+from tests.support.datasets import inferred
 
 FLOAT = pa.float32()
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.arguments.openai_batch import BatchOutcome
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.batch_api import BatchOutcome
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from airflow_provider_raybatch.batches.ending import dataset_of
-from airflow_provider_raybatch.contract.arguments.data import ServedBatch
+from airflow_provider_raybatch.batch_api.store.ending import dataset_of
+from airflow_provider_raybatch.batch_api.store.records import BatchRecord
+from airflow_provider_raybatch.contract.arguments.openai_batch import ServedBatch
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.batch_api import BatchRecord
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.monitor import served_batch

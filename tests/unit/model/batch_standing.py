@@ -6,8 +6,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.contract.batch_api import BatchEnd
+from airflow_provider_raybatch.batch_api.store.records import BatchEnd
+from airflow_provider_raybatch.batch_api.store.store import BatchStore
 
 from .batch_job import BATCH, ROWS, Disk
 

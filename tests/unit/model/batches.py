@@ -16,21 +16,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.batches.ending import PUBLISHING
-from airflow_provider_raybatch.batches.running import RunningBatch
-from airflow_provider_raybatch.batches.store import BatchStore
-from airflow_provider_raybatch.batches.validation import FileLimits
-from airflow_provider_raybatch.contract.batch_api import (
-    BatchEnd,
-    BatchRecord,
-    BatchState,
-    StoredPiece,
-)
+from airflow_provider_raybatch.batch_api.dags.operators import LATE, ServedBatchOperator
+from airflow_provider_raybatch.batch_api.dags.running import RunningBatch
+from airflow_provider_raybatch.batch_api.server.objects import OpenAiError
+from airflow_provider_raybatch.batch_api.server.upkeep import Upkeep, cancelled
+from airflow_provider_raybatch.batch_api.store.ending import PUBLISHING
+from airflow_provider_raybatch.batch_api.store.records import BatchEnd, BatchRecord, BatchState, StoredPiece
+from airflow_provider_raybatch.batch_api.store.store import BatchStore
+from airflow_provider_raybatch.batch_api.store.validation import FileLimits
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException, for_airflow
-from airflow_provider_raybatch.operators.served_batch import LATE, ServedBatchOperator
-from airflow_provider_raybatch.plugins.batch_api.errors import OpenAiError
-from airflow_provider_raybatch.plugins.batch_api.upkeep import Upkeep, cancelled
 from tests.support.airflow_tasks import Store
 from tests.support.batch_api import line
 from tests.support.batch_runs import RunsOfTests

@@ -3,28 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.support.airflow_server import Server, configure, serving
+from tests.support.airflow_server import running_server, server  # noqa: F401 - fixtures
 from tests.support.airflow_tasks import airflow_db  # noqa: F401 - a fixture
 from tests.support.folders import disk, folder, s3_server  # noqa: F401 - fixtures
-
-
-@pytest.fixture(scope="session")
-def running_server(airflow_db: None) -> Iterator[Server]:  # noqa: F811
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
-    """The server, whose settings other tests in this process don't have."""
-    configure(monkeypatch)
-    return running_server
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.plugins.headers import HEADERS
+from airflow_provider_raybatch.plugins.web import HEADERS
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.airflow_server import Server, ran
 from tests.support.report_files import SECRET, key, publish

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.layout import (
     report_folder,
 )
 from airflow_provider_raybatch.plugins import finding
-from airflow_provider_raybatch.plugins.finding import Found, find_report
+from airflow_provider_raybatch.plugins.finding import TaskOutput, find_report
 from airflow_provider_raybatch.plugins.reading import Destination, LocalDestination, destination_at
 from airflow_provider_raybatch.plugins.task_key import NotShownError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
@@ -42,7 +42,7 @@ def place(folder: Folder) -> Destination:
     return destination_at(folder.uri, credentials, [Path(folder.uri).resolve()])
 
 
-def found(folder: Folder) -> Found:
+def found(folder: Folder) -> TaskOutput:
     return find_report(place(folder), [MINE])
 
 
@@ -62,7 +62,7 @@ def test_the_report_of_a_dataset(folder: Folder) -> None:
 
 
 def test_an_empty_place(folder: Folder) -> None:
-    assert found(folder) == Found()
+    assert found(folder) == TaskOutput()
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -70,13 +70,13 @@ def test_a_dataset_of_another_task(disk: LocalFolder, other: Any) -> None:
     """Of another DAG, run, task, map index or Airflow."""
     publish(disk, other)
     leave(disk, other)
-    assert found(disk) == Found()
+    assert found(disk) == TaskOutput()
 
 
 def test_a_claim_carries_what_another_published(disk: LocalFolder) -> None:
     publish(disk, OTHERS[0])
     disk.write(journal_entry(2), entry(2, MINE, kind="claim"))
-    assert found(disk) == Found()
+    assert found(disk) == TaskOutput()
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -228,7 +228,7 @@ def test_a_journal_has_a_bound(folder: Folder, monkeypatch: pytest.MonkeyPatch) 
         folder.write(journal_entry(number), entry(number, OTHERS[1]))
     assert found(folder).manifest is not None
     monkeypatch.setattr(finding, "MOST_READ", 6)
-    assert found(folder) == Found()
+    assert found(folder) == TaskOutput()
     monkeypatch.setattr(finding, "MOST_ENTRIES", 6)
     assert "more files than the 6" in refusal(folder)
 

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from airflow_provider_raybatch.report.card import dataset_card, size_category
-from airflow_provider_raybatch.report.markdown import cell, line
+from airflow_provider_raybatch.report.words import cell, line
 from tests.support import reports
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from airflow_provider_raybatch.dataset import Rows
+from airflow_provider_raybatch.dataset.errors import UsageError
 from airflow_provider_raybatch.workflows.accepted import Accepted, remember
 from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
-from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.minhash import Shingles, SignatureIndex, signatures
-from airflow_provider_raybatch.workflows.rows import Rows
 from tests.support.approved import AssertSentences
-from tests.unit.workflows.datasets import batch, written
+from tests.support.datasets import batch, written
 
 WORDS = [f"word{number}" for number in range(5000)]
 
@@ -136,14 +136,14 @@ def test_an_index_of_another_kind_is_refused(tmp_path: Path) -> None:
     index = str(tmp_path / "index")
     remember(accepted, index, "1", ["text"], "id", Shingles("char", 5))
     earlier = Accepted(index, "2")
-    with pytest.raises(WorkflowError, match=r"earlier: the index .* has shingles \['char', 5\], and here"):
+    with pytest.raises(UsageError, match=r"earlier: the index .* has shingles \['char', 5\], and here"):
         NearDuplicates(["text"], "id", earlier=earlier)
-    with pytest.raises(WorkflowError, match=r"has columns \['text'\], and here they are \['q'\]"):
+    with pytest.raises(UsageError, match=r"has columns \['text'\], and here they are \['q'\]"):
         ExactDuplicates(["q"], "id", earlier)
     (tmp_path / "index/3.parquet").write_bytes(b"half a file")
-    with pytest.raises(WorkflowError, match=r"index: '3.parquet' in .* is not the index of a run"):
+    with pytest.raises(UsageError, match=r"index: '3.parquet' in .* is not the index of a run"):
         Accepted(index, "2")
 
 
 def test_what_is_refused(assert_sentences: AssertSentences) -> None:
-    assert_sentences(lambda made: made, WorkflowError)
+    assert_sentences(lambda made: made, UsageError)

@@ -11,24 +11,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.dataset import Rows
+from airflow_provider_raybatch.dataset.errors import UsageError
 from airflow_provider_raybatch.workflows.filters import SchemaCheck
-from airflow_provider_raybatch.workflows.pairwise import (
-    PAIR_COLUMNS,
-    PairwiseResult,
-    both_orders,
-    settle,
-)
-from airflow_provider_raybatch.workflows.prompts import (
-    CHOICES,
-    Rubric,
-    pairwise_prompt,
-    pairwise_sampling,
-)
-from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.pairwise import PAIR_COLUMNS, PairwiseResult, both_orders, settle
+from airflow_provider_raybatch.workflows.prompts import CHOICES, Rubric, pairwise_prompt, pairwise_sampling
 from airflow_provider_raybatch.workflows.sift import Drop
 from tests.support.approved import AssertSentences
-from tests.unit.workflows.datasets import batch, inferred
+from tests.support.datasets import batch, inferred
 
 RUBRIC = Rubric("Is the answer correct?", {1: "wrong", 3: "partly", 5: "right"})
 
@@ -149,4 +139,4 @@ def test_a_rubric_is_a_prompt_a_grammar_and_a_check() -> None:
 
 
 def test_what_is_refused(assert_sentences: AssertSentences) -> None:
-    assert_sentences(lambda made: made, WorkflowError)
+    assert_sentences(lambda made: made, UsageError)

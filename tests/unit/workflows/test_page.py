@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.workflows.rows import Rows
-from tests.unit.workflows.datasets import inferred
+from airflow_provider_raybatch.dataset import Rows
+from tests.support.datasets import inferred
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/workflows.md"
 TEXT = "The harbour was quiet in the morning and the boats came home with the fish that they had caught"

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.run_numbers import StepCounts
+from airflow_provider_raybatch.dataset import Rows
+from airflow_provider_raybatch.dataset.errors import UsageError
 from airflow_provider_raybatch.workflows.card import Card
 from airflow_provider_raybatch.workflows.comparison import Candidate, ComparisonReport, Rule, decide
-from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.filters import Threshold
-from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.sift import Funnel
 from airflow_provider_raybatch.workflows.statistics import compare, mean_interval
-from tests.unit.workflows.datasets import batch, inferred, sifted, written
+from tests.support.datasets import batch, inferred, written
+
+from .sifting import sifted
 
 QUESTIONS = [f"q{number}" for number in range(100)]
 
@@ -109,9 +111,7 @@ def test_table_plot_and_page(tmp_path: Path) -> None:
 
 
 def test_no_candidate_has_figures() -> None:
-    with pytest.raises(
-        WorkflowError, match=r"candidates: none has figures to compare \(new: out of memory\)"
-    ):
+    with pytest.raises(UsageError, match=r"candidates: none has figures to compare \(new: out of memory\)"):
         ComparisonReport("Night", "old", [Candidate("new", failure="out of memory")])
 
 
@@ -167,7 +167,7 @@ def test_a_card_and_a_funnel_of_a_run_in_steps(tmp_path: Path) -> None:
 
 def test_a_funnel_does_not_begin_with_rows_of_a_writer(tmp_path: Path) -> None:
     result = written(tmp_path, batch(id=[1]))
-    with pytest.raises(WorkflowError, match=r"result: '.*' is not of a batch inference; give what its task"):
+    with pytest.raises(UsageError, match=r"result: '.*' is not of a batch inference; give what its task"):
         Funnel.of_run("write", result)
 
 

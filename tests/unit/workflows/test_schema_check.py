@@ -7,13 +7,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.dataset import Rows
+from airflow_provider_raybatch.dataset.errors import UsageError
 from airflow_provider_raybatch.workflows.filters import SchemaCheck
 from airflow_provider_raybatch.workflows.prompts import repair_messages
-from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.sift import Drop
 from tests.support.approved import AssertSentences
-from tests.unit.workflows.datasets import batch, inferred, sifted
+from tests.support.datasets import batch, inferred
+
+from .sifting import sifted
 
 PAIR = {
     "type": "object",
@@ -97,4 +99,4 @@ def test_a_failed_response_is_repaired_by_one_more_request(tmp_path: Path) -> No
 
 
 def test_what_is_refused(assert_sentences: AssertSentences) -> None:
-    assert_sentences(lambda made: made, WorkflowError)
+    assert_sentences(lambda made: made, UsageError)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.dataset.errors import UsageError
 from airflow_provider_raybatch.workflows.scores import (
     column_scores,
     exact_match,
@@ -16,14 +16,14 @@ from airflow_provider_raybatch.workflows.scores import (
     score_answers,
 )
 from tests.support.approved import AssertSentences
-from tests.unit.workflows.datasets import batch
+from tests.support.datasets import batch
 
 
 def test_numbers_of_a_job_are_scores() -> None:
     rows = batch(id=["a", "b"], score=[0.5, 2.0])
     assert {one.key: one.mean for one in column_scores([rows], "score", "id")} == {"a": 0.5, "b": 2.0}
     for value in (None, float("nan"), "high", True):
-        with pytest.raises(WorkflowError, match=r"column: 'score' of row 'a' is .* and no finite number"):
+        with pytest.raises(UsageError, match=r"column: 'score' of row 'a' is .* and no finite number"):
             list(column_scores([batch(id=["a"], score=[value])], "score", "id"))
 
 
@@ -90,4 +90,4 @@ def test_answers_of_a_benchmark() -> None:
 
 
 def test_what_is_refused(assert_sentences: AssertSentences) -> None:
-    assert_sentences(lambda made: made, WorkflowError)
+    assert_sentences(lambda made: made, UsageError)

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_provider_raybatch.dataset import Rows
+from airflow_provider_raybatch.dataset.errors import UsageError
 from airflow_provider_raybatch.workflows import duplicates
 from airflow_provider_raybatch.workflows.duplicates import SemanticDuplicates
-from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.rows import Rows
 from tests.support.approved import AssertSentences
-from tests.unit.workflows.datasets import batch, written  # noqa: F401 - messages.txt uses both
+from tests.support.datasets import batch, written  # noqa: F401 - messages.txt uses both
 
 
 def vectors(*found: Any, kind: pa.DataType | None = None) -> pa.RecordBatch:
@@ -70,7 +70,7 @@ def test_rows_of_earlier_nights_stay(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(assert_sentences: AssertSentences) -> None:
-    assert_sentences(lambda made: made, WorkflowError)
+    assert_sentences(lambda made: made, UsageError)
 
 
 def test_no_rows_have_no_vectors() -> None:

@@ -9,19 +9,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.dataset.errors import UsageError
+from airflow_provider_raybatch.dataset.writer import DatasetWriter
 from airflow_provider_raybatch.storage.folder import folder
-from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilter, Threshold
-from airflow_provider_raybatch.workflows.raw_documents import read_raw
+from airflow_provider_raybatch.workflows.rows import read_raw
 from airflow_provider_raybatch.workflows.sift import (
     Funnel,
     count_tokens,
     sift,  # noqa: F401 - messages.txt uses it
 )
-from airflow_provider_raybatch.workflows.writer import DatasetWriter
 from tests.support.approved import AssertSentences
+from tests.support.datasets import batch
 from tests.support.s3_server import serving
-from tests.unit.workflows.datasets import batch, sifted
+
+from .sifting import sifted
 
 ENGLISH = (
     "The harbour was quiet in the morning and the boats came home with the fish that they had caught at night"
@@ -94,9 +97,7 @@ def test_languages() -> None:
         "unsure_language",
     ]
     assert LanguageFilter([])(batch(text=[GERMAN])).drops == [None]
-    with pytest.raises(
-        WorkflowError, match=r"languages: 'english' is not one of the \d+ that py3langid knows"
-    ):
+    with pytest.raises(UsageError, match=r"languages: 'english' is not one of the \d+ that py3langid knows"):
         LanguageFilter(["english"])
 
 
@@ -108,9 +109,9 @@ def test_thresholds() -> None:
         ("topic_missing", "topic has no value"),
     ]
     assert Threshold("score", least=0.5)(batch(score=[float("nan")])).drops[0] is not None
-    with pytest.raises(WorkflowError, match="column: 'score' holds string and not numbers"):
+    with pytest.raises(UsageError, match="column: 'score' holds string and not numbers"):
         Threshold("score", least=1)(batch(score=["7"]))
-    with pytest.raises(WorkflowError, match="threshold: none is given for 'score'"):
+    with pytest.raises(UsageError, match="threshold: none is given for 'score'"):
         Threshold("score")
 
 
@@ -138,7 +139,7 @@ def test_raw_documents_of_a_csv(tmp_path: Path) -> None:
     found = pa.Table.from_batches(read_raw([str(path)], ["text"])).to_pylist()
     assert [row["text"] for row in found] == [None, "good"]
     assert found[0]["broken"].startswith("the row is not UTF-8")
-    with pytest.raises(WorkflowError, match=r"columns: 'body' is not in .*raw\.csv, which has id, text"):
+    with pytest.raises(UsageError, match=r"columns: 'body' is not in .*raw\.csv, which has id, text"):
         list(read_raw([str(path)], ["body"]))
     options = {"csv_options": {"encoding": "latin-1"}}
     found = pa.Table.from_batches(read_raw([str(path)], ["text"], **options)).to_pylist()
@@ -177,4 +178,4 @@ def test_what_is_refused(tmp_path: Path, assert_sentences: AssertSentences) -> N
     def refused(call: Callable[[str, DatasetWriter], object]) -> object:
         return call(str(tmp_path), DatasetWriter(str(tmp_path)))
 
-    assert_sentences(refused, WorkflowError)
+    assert_sentences(refused, (UsageError, PreflightError))

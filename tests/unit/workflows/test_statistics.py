@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.dataset.errors import UsageError
 from airflow_provider_raybatch.workflows.statistics import (  # noqa: F401 - messages.txt uses them, too
     compare,
     mcnemar,
@@ -100,4 +100,4 @@ def test_a_hundred_thousand_questions() -> None:
 
 
 def test_what_is_refused(assert_sentences: AssertSentences) -> None:
-    assert_sentences(lambda made: made, WorkflowError)
+    assert_sentences(lambda made: made, UsageError)

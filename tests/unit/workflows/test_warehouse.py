@@ -13,7 +13,8 @@ import pytest
 from airflow.providers.amazon.aws.hooks.glue_catalog import GlueCatalogHook
 from airflow.providers.amazon.aws.transfers.s3_to_redshift import S3ToRedshiftOperator
 
-from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.dataset.errors import UsageError
+from airflow_provider_raybatch.dataset.writer import DatasetWriter
 from airflow_provider_raybatch.workflows.warehouse import (
     Partition,
     athena_statement,
@@ -21,10 +22,9 @@ from airflow_provider_raybatch.workflows.warehouse import (
     glue_inputs,
     partitions,
 )
-from airflow_provider_raybatch.workflows.writer import DatasetWriter
+from tests.support.datasets import batch, inferred
 from tests.support.documents import blocks
 from tests.support.s3_server import S3Server, serving
-from tests.unit.workflows.datasets import batch, inferred
 
 WIDE = [{"Name": "night", "Type": "string"}, {"Name": "language", "Type": "string"}]
 
@@ -111,10 +111,10 @@ def test_redshift_copies_the_files_of_the_manifest(aws: S3Server, task_id: str) 
 
 def test_a_manifest_leaves_out_empty_files_and_wants_s3(aws: S3Server, tmp_path: Path) -> None:
     local = inferred(tmp_path, [{"id": 1, "response": "a"}])
-    with pytest.raises(WorkflowError, match=r"^result: '.*' is not in S3, which alone COPY reads"):
+    with pytest.raises(UsageError, match=r"^result: '.*' is not in S3, which alone COPY reads"):
         copy_manifest(local, "s3://lake/copies", aws_conn_id="aws_lake")
     result = night(id=pa.array([], pa.int64()))
-    with pytest.raises(WorkflowError, match=r"^folder: '/tmp/x' is not in S3"):
+    with pytest.raises(UsageError, match=r"^folder: '/tmp/x' is not in S3"):
         copy_manifest(result, "/tmp/x", aws_conn_id="aws_lake")
     made = copy_manifest(result, "s3://lake/copies", "night", "aws_lake")
     assert read(aws, "copies/night.json") == {"entries": []}
@@ -155,7 +155,7 @@ def test_values_in_a_statement_are_quoted() -> None:
         "ALTER TABLE t ADD IF NOT EXISTS\nPARTITION (`topic` = 'it''s') LOCATION 's3://lake/a/'\n"
         "PARTITION (`topic` = 'b') LOCATION 's3://lake/b/'"
     )
-    with pytest.raises(WorkflowError, match=r"^partitions: one has no value; give `more`"):
+    with pytest.raises(UsageError, match=r"^partitions: one has no value; give `more`"):
         athena_statement("t", [Partition({}, "s3://lake/a", 1)])
 
 
@@ -183,7 +183,7 @@ def test_glue_knows_a_night_once(aws: S3Server) -> None:
 
 def test_glue_inputs_name_a_missing_value() -> None:
     table = {"PartitionKeys": WIDE, "StorageDescriptor": {"Columns": []}}
-    with pytest.raises(WorkflowError, match=r"^partitions: s3://lake/a has no value for 'language'"):
+    with pytest.raises(UsageError, match=r"^partitions: s3://lake/a has no value for 'language'"):
         glue_inputs(table, [Partition({"night": "one"}, "s3://lake/a", 1)])
     values = {"language": "en", "night": "one"}
     (made,) = glue_inputs(table, [Partition(values, "s3://lake/a", 1)])

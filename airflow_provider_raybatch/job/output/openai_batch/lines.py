@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.arguments.data import (
+from airflow_provider_raybatch.contract.arguments.openai_batch import (
     CHAT,
     COMPLETIONS,
     CUSTOM_ID,
@@ -24,11 +24,7 @@ from airflow_provider_raybatch.contract.arguments.data import (
 )
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import hex_digest
-from airflow_provider_raybatch.job.output.openai_batch.bodies import (
-    chat_completion,
-    completion,
-    embeddings,
-)
+from airflow_provider_raybatch.job.output.openai_batch.bodies import chat_completion, completion, embeddings
 from airflow_provider_raybatch.job.output.openai_batch.unanswered import custom_id_in, unanswered_error
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.openai_batch.parameters import MISSING, WRONG_VALUE, LineError

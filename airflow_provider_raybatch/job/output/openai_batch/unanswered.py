@@ -15,8 +15,8 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.arguments.data import CUSTOM_ID
-from airflow_provider_raybatch.contract.batch_api import EarlyEnd
+from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID
+from airflow_provider_raybatch.contract.run_numbers import EarlyEnd
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_raybatch.contract.arguments.data import (
+from airflow_provider_raybatch.contract.arguments.openai_batch import (
     CHAT,
     COMPLETIONS,
     ENDPOINTS,

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.data import ServedBatch
+from airflow_provider_raybatch.contract.arguments.openai_batch import (
+    BatchOutcome,
+    BatchProgress,
+    Decision,
+    ServedBatch,
+)
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.batch_api import BatchOutcome, BatchProgress, Decision
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.layout import OUTCOME, PROGRESS
 from airflow_provider_raybatch.job.monitor.served_batch import BatchEndedError, BatchWatch

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.arguments.data import COMPLETIONS, EMBEDDINGS
+from airflow_provider_raybatch.contract.arguments.openai_batch import COMPLETIONS, EMBEDDINGS
 from airflow_provider_raybatch.job.output.openai_batch.bodies import chat_completion
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.openai_batch.parameters import LineError
