@@ -19,7 +19,6 @@ from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.public_errors import guarded, public_error
-from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.budget import check_cost
 from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
@@ -31,14 +30,21 @@ from airflow_provider_raybatch.job.output.unfinished import Known
 from airflow_provider_raybatch.job.parts.ledger import mark_damaged
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
-from airflow_provider_raybatch.job.phases import ending, generating, publishing, reusing
+from airflow_provider_raybatch.job.phases import generating, publishing, reusing
 from airflow_provider_raybatch.job.planning.cluster_view import check_versions
 from airflow_provider_raybatch.job.planning.plan import Plan, longest_response
-from airflow_provider_raybatch.job.preflight import engine_check, ready
-from airflow_provider_raybatch.job.preflight.input_check import SampledRows, look_at_source
+from airflow_provider_raybatch.job.preflight import ready
+from airflow_provider_raybatch.job.preflight.check import Facts, first_failure
+from airflow_provider_raybatch.job.preflight.checked_job import (
+    CheckedEngine,
+    CheckedJob,
+    Services,
+    journal_of,
+    with_time,
+)
+from airflow_provider_raybatch.job.preflight.engine_check import Emit, wait_for_engine_node
+from airflow_provider_raybatch.job.preflight.input_check import SampledRows
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.services import Services
-from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
 from airflow_provider_raybatch.job.reuse.asked import Asked
 from airflow_provider_raybatch.job.work import Job, Ran
 
@@ -46,7 +52,7 @@ from airflow_provider_raybatch.job.work import Job, Ran
 def run(
     spec: BatchInferenceSpec,
     submission: Submission,
-    emit: engine_check.Emit,
+    emit: Emit,
     secrets: Secrets | None = None,
     control: Control | None = None,
 ) -> Summary:
@@ -59,7 +65,7 @@ def run(
     """
     secrets, control = secrets or Secrets(), control or Control(spec, emit)
     batch = BatchWatch(spec.served_batch, secrets.aws)
-    services = Services(emit, secrets, ready.journal_of(spec, submission, secrets), Money(spec), batch)
+    services = Services(emit, secrets, journal_of(spec, submission, secrets), Money(spec), batch)
     phases = JobPhases(spec, services, control)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
     try:
@@ -86,9 +92,8 @@ class JobPhases:
 
     def __init__(self, spec: BatchInferenceSpec, services: Services, control: Control) -> None:
         self._spec, self._services, self._control = spec, services, control
+        self._facts = Facts(spec, services)
         self._records: Sequence[JobRecord] | None = None
-        self._source: Source | None = None
-        self._engine: ready.CheckedEngine | None = None
         self._job: Job | None = None
         self._asked: Asked | None = None
         self._plan: Plan | None = None
@@ -107,7 +112,7 @@ class JobPhases:
 
     def _answer(self) -> Summary:
         """Give each row an answer, and publish them."""
-        batch = self._services.batch
+        batch, self._facts = self._services.batch, Facts(self._spec, self._services)
         batch.check()
         if (committed := self._open()) is not None:
             return self._found_committed(committed)
@@ -120,7 +125,7 @@ class JobPhases:
                 return self._found_committed(kept)
             return self._generate(checked, *kept)
         except Exception as error:
-            if batch.is_ended_by(error, lambda: ending.is_answered(checked.job, source)):
+            if batch.is_ended_by(error, lambda: publishing.is_answered(checked.job, source)):
                 raise
             failure = self._noted(error, checked.job, source.rows)
             if failure is error:
@@ -129,46 +134,51 @@ class JobPhases:
 
     def _open(self) -> BatchManifest | None:
         """Open the destination, unless it has the dataset."""
-        found = ready.open_destination(self._services, self._spec)
+        found = ready.open_destination(self._facts)
         if isinstance(found, BatchManifest):
             return found
         self._records = found
         return None
 
-    def _check(self) -> ready.CheckedJob:
+    def _check(self) -> CheckedJob:
         """Check all that can be checked before generation."""
-        services = self._services
-        check_cost(services.money)
-        self._spec = ready.with_response_model(self._spec)
-        secrets = services.secrets
-        self._source = source = look_at_source(self._spec, secrets.aws, secrets.hf_token, services.emit)
-        surveyed, sampled = ready.survey_input(services, self._spec, source)
-        self._engine = engine = self.check_engine(surveyed, sampled)
-        listing, journal = surveyed.source.listing, services.journal
-        self._job = job = checked_job(engine.spec, engine.check, listing, journal, secrets)
-        checked = ready.look_for_parts(services, surveyed, engine, job)
-        self._asked = checked.asked
+        facts = self._facts
+        check_cost(self._services.money)
+        first_failure([ready.RESPONSE_MODEL], facts)
+        self._spec = facts[BatchInferenceSpec]
+        surveyed = ready.survey_input(facts)
+        engine = self.check_engine(facts, surveyed.source.rows)
+        checked = ready.look_for_parts(facts, surveyed, engine)
+        self._job, self._asked = checked.job, checked.asked
         return checked
 
-    def check_engine(self, surveyed: ready.SurveyedInput, sampled: SampledRows) -> ready.CheckedEngine:
-        """Check engine, model and prompts. Replicas start before, and load the model once it has passed."""
-        services, journal, rows = self._services, self._services.journal, surveyed.source.rows
-        spec, emit, launch = ready.with_time(surveyed.spec, journal), services.emit, services.launch
-        sampled = sampled._replace(requests=asked_by_steps(spec.step_specs(), sampled.requests))
+    def check_engine(self, facts: Facts, rows: int) -> CheckedEngine:
+        """Check engine, model and prompts. Replicas start before, and load the model once it has passed.
+
+        :param rows: of the input.
+        """
+        services, journal = self._services, self._services.journal
+        emit, launch = services.emit, services.launch
+        spec = with_time(facts[BatchInferenceSpec], journal)
+        facts.add(spec)
         if not rows:  # needs neither nodes nor the model
-            return ready.CheckedEngine(spec, ModelCheck(digests=Digests(spec=spec.response_digest)))
+            facts.add(ModelCheck(digests=Digests(spec=spec.response_digest)))
+            return ready.checked_engine(facts)
+        sampled = facts[SampledRows].of_all_steps(spec)
+        facts.add(sampled)
         ready.check_gpu_prices(spec, rows, emit)
         environment = credentials.environment(services.secrets)
         launch.early(spec, environment, journal.folder, rows, longest_response(spec, sampled.requests))
-        engine_check.wait_for_engine_node(spec, journal.began_before(), emit, services.batch.check)
+        wait_for_engine_node(spec, journal.began_before(), emit, services.batch.check)
         services.start_up.ended("nodes")
-        engine = ready.check_model(services, spec, sampled, surveyed.tolerance)
+        first_failure(ready.ENGINE, facts)
+        engine = ready.checked_engine(facts)
         if engine.refusal is None:
             launch.load(engine.model)
         services.start_up.ended("model")
         return engine
 
-    def _reuse(self, checked: ready.CheckedJob) -> tuple[reusing.KeptAnswers, Plan] | BatchManifest:
+    def _reuse(self, checked: CheckedJob) -> tuple[reusing.KeptAnswers, Plan] | BatchManifest:
         """Find answers, claim the destination, and write what was found.
 
         :returns: the answers, with the plan for the other rows; or the dataset, if another submission of this
@@ -196,7 +206,7 @@ class JobPhases:
             reusing.wait_for_nodes(services, spec, kept.remaining, plan)
         return kept, plan
 
-    def _generate(self, checked: ready.CheckedJob, kept: reusing.KeptAnswers, plan: Plan) -> Summary:
+    def _generate(self, checked: CheckedJob, kept: reusing.KeptAnswers, plan: Plan) -> Summary:
         """Generate the answers that are missing, and publish all."""
         services, parts, surveyed = self._services, kept.parts, checked.surveyed
         ran = generating.generate(services, self._control, self._records or (), checked, kept, plan)
@@ -228,14 +238,14 @@ class JobPhases:
         committed = self._open() if self._records is None else services.journal.committed()
         if committed is not None:
             return self._found_committed(committed)
-        made = ending.look_up(services, spec, self._source, self._engine, self._job, self._plan)
+        made = publishing.look_up(self._facts, spec, self._job, self._plan)
         self._job, self._plan, rows = made.job, made.plan, made.source.rows
         has_claimed = services.recorder.record is not None
         if not has_claimed and (committed := reusing.claim(services, spec, made.job, rows)) is not None:
             return self._found_committed(committed)
         services.recorder.spent(services.money.own_gpu_seconds)
         try:
-            parts = ending.add_unanswered(services, made)
+            parts = publishing.add_unanswered(services, made)
             return None if parts is None else self._publish(made, parts)
         except Exception as error:
             self._noted(error, made.job)

@@ -20,8 +20,8 @@ class Attempt:
         from airflow_provider_raybatch.contract.base import parse
         from airflow_provider_raybatch.contract.manifest import Digests
         from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-        from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-        from airflow_provider_raybatch.job.preflight.step_jobs import request_config_digest
+        from airflow_provider_raybatch.job.preflight.checked_job import request_config_digest
+        from airflow_provider_raybatch.job.preflight.input_check import read_source
         from airflow_provider_raybatch.job.request.keys import Keyer
         from airflow_provider_raybatch.job.work import Job
 
@@ -39,7 +39,7 @@ class Attempt:
             },
         }
         spec: Any = parse(BatchInferenceSpec, json.dumps(document))
-        self.source = look_at_source(spec, place.credentials)
+        self.source = read_source(spec, place.credentials)
         keyer = Keyer(spec, {}, Digests())
         self.run_folder = layout.run_folder(
             spec.submission, request_config_digest(spec, spec.submission, keyer), self.source.listing.digest

@@ -20,7 +20,6 @@ from ray.cluster_utils import Cluster
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.row_order import regroup
@@ -32,6 +31,7 @@ from airflow_provider_raybatch.job.scheduling.messages import PullRequest
 from airflow_provider_raybatch.job.scheduling.row_index import no_rows
 from airflow_provider_raybatch.job.work import Job, work
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.sources import look_at_source
 from tests.support.specs import submitted
 
 BUCKET = 2 * 2**20
@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
     others = [cluster.add_node(num_cpus=1) for _ in range(2)]
     ray.init(cluster.address, log_to_driver=False, logging_level="error")
     spec = submitted(source=[str(source)], prompt="{row.text}", destination=str(folder / "out"))
-    surveyed = look_at_source(spec, None)
+    surveyed = look_at_source(spec)
     coordinator = begun(spec, surveyed)
     for node in others:
         cluster.remove_node(node, allow_graceful=False)

@@ -17,8 +17,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.job.parts.part import Part
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.preflight.step_jobs import request_config_digest
+from airflow_provider_raybatch.job.preflight.checked_job import request_config_digest
 from airflow_provider_raybatch.job.replica.request_builder import RequestBuilder
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
@@ -27,6 +26,7 @@ from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.work import Job, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import response
+from tests.support.sources import look_at_source
 from tests.support.specs import submitted
 
 GREEDY = {"temperature": 0}
@@ -52,7 +52,7 @@ class Attempt:
         places = {"source": [str(root / "in.jsonl")], "destination": folder.uri}
         spec = submitted(**{**places, **fields})
         keyer = Keyer(spec, {}, Digests())
-        self.source = look_at_source(spec, None)
+        self.source = look_at_source(spec)
         run = layout.run_folder(
             spec.submission, request_config_digest(spec, spec.submission, keyer), self.source.listing.digest
         )

@@ -28,7 +28,6 @@ from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgre
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.plan import ClusterView, Plan
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.replica import contents as contents_module
 from airflow_provider_raybatch.job.replica import process_parts
 from airflow_provider_raybatch.job.replica import replica as replica_module
@@ -44,6 +43,7 @@ from airflow_provider_raybatch.job.warm_engines import source as engine_source
 from airflow_provider_raybatch.job.work import CheckedModel, Done, Job
 from airflow_provider_raybatch.job.work import work as work_of
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from tests.support.sources import look_at_source
 from tests.support.specs import asking, submitted
 
 CLUSTER = ClusterView(({"CPU": 2.0},))
@@ -205,7 +205,7 @@ class Place:
             "destination": self.out.uri,
             **fields,
         })
-        source = look_at_source(spec, None)
+        source = look_at_source(spec)
         chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
         job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
         if self._coordinator is None:

@@ -8,8 +8,7 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job.monitor.money import Money
-from airflow_provider_raybatch.job.preflight.ready import journal_of
-from airflow_provider_raybatch.job.preflight.services import Services
+from airflow_provider_raybatch.job.preflight.checked_job import Services, journal_of
 
 
 def services_of(job: Any, emit: Callable[[Any], None] = lambda _: None, **given: Any) -> Services:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.row import Request
 
 pytest.importorskip("vllm")
@@ -24,9 +25,9 @@ def test_a_check_is_found_again_as_it_was(tmp_path: Path, monkeypatch: pytest.Mo
     from airflow_provider_raybatch.job.preflight import known_models, model_check
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = known_models.check_unless_kept(spec(), [Request(messages=SUM)], {})
+    found = known_models.check_unless_kept(AskedModel(spec(), [Request(messages=SUM)], {}))
     monkeypatch.delattr(model_check, "check_model")
-    assert known_models.check_unless_kept(spec(), [Request(messages=SUM)], {}) == found
+    assert known_models.check_unless_kept(AskedModel(spec(), [Request(messages=SUM)], {})) == found
     assert found.generation_defaults
     assert found.structured_outputs_config == {"backend": "xgrammar", "disable_any_whitespace": True}
 
@@ -44,14 +45,14 @@ def test_an_offline_check_by_name_is_found_again(
     for commit in ("a" * 40, "b" * 40):
         shutil.copytree(MODEL, repository / "snapshots" / commit)
     job, requests = spec(model="acme/kept"), [Request(messages=SUM)]
-    found = known_models.check_unless_kept(job, requests, {})
+    found = known_models.check_unless_kept(AskedModel(job, requests, {}))
     assert found.revisions == {"revision": "a" * 40, "tokenizer_revision": "a" * 40}
     monkeypatch.delattr(model_check, "check_model")
-    assert known_models.check_unless_kept(job, requests, {}) == found
+    assert known_models.check_unless_kept(AskedModel(job, requests, {})) == found
     (repository / "snapshots" / ("a" * 40) / "generation_config.json").unlink()
-    assert known_models.kept(job, requests, {}) is None
+    assert known_models.kept(AskedModel(job, requests, {})) is None
     (repository / "refs/main").write_text("b" * 40)
-    assert known_models.kept(job, requests, {}) is None
+    assert known_models.kept(AskedModel(job, requests, {})) is None
 
 
 def test_hub_model_is_loaded_at_the_commit_that_was_checked(hub_cache: Path) -> None:
@@ -71,7 +72,7 @@ def test_hub_model_is_loaded_at_the_commit_that_was_checked(hub_cache: Path) -> 
     digests = set()
     for commit in commits:
         main.write_text(commit)
-        checked = check_model(spec(model="acme/tiny"), [Request(messages=SUM)], {})
+        checked = check_model(AskedModel(spec(model="acme/tiny"), [Request(messages=SUM)], {}))
         assert checked.revisions == {"revision": commit, "tokenizer_revision": commit}
         assert checked.context == commits[commit]
         digests.add(checked.digests.model)
@@ -94,10 +95,10 @@ def test_tokens_that_the_model_lacks_are_found(tmp_path: Path, monkeypatch: pyte
     extended.save_pretrained(model)
     job = spec(model=str(model))
     with pytest.raises(PreflightError, match=r"the first fails: the prompt has the token '<\|extra\|>'"):
-        model_check.check_model(job, [Request(prompt="a <|extra|>")], {})
-    found = known_models.check_unless_kept(job, [Request(prompt="a")], {})
+        model_check.check_model(AskedModel(job, [Request(prompt="a <|extra|>")], {}))
+    found = known_models.check_unless_kept(AskedModel(job, [Request(prompt="a")], {}))
     assert found.surplus_tokens == ("<|extra|>",)
-    assert known_models.kept(job, [Request(prompt="a")], {}) == found
+    assert known_models.kept(AskedModel(job, [Request(prompt="a")], {})) == found
 
 
 def test_a_date_in_the_template_is_that_of_the_run() -> None:
@@ -106,7 +107,7 @@ def test_a_date_in_the_template_is_that_of_the_run() -> None:
 
     def digest(template: str | None, day: float, **kwargs: Any) -> str:
         fields = {"chat_template": template, "chat_template_kwargs": kwargs, "template_time": day * 86400.0}
-        return check_model(spec(**fields), [Request(messages=SUM)], {}).digests.chat_template
+        return check_model(AskedModel(spec(**fields), [Request(messages=SUM)], {})).digests.chat_template
 
     dated = (
         "{% if date_string is not defined and strftime_now is defined %}"
@@ -132,7 +133,7 @@ def test_chat_template_kwargs_that_reason_first_give_no_json(template: str) -> N
     def check(sampling: dict[str, Any], **kwargs: Any) -> None:
         fields = {"chat_template": template, "chat_template_kwargs": kwargs}
         of_json = spec(**fields, response_format="json_object", sampling=sampling)
-        check_model(of_json, [Request(messages=SUM)], {})
+        check_model(AskedModel(of_json, [Request(messages=SUM)], {}))
 
     with pytest.raises(PreflightError, match=r"response_format: .* reasons before it answers"):
         check({})
@@ -157,5 +158,5 @@ def test_a_batch_line_with_texts_needs_no_chat_template(tmp_path: Path) -> None:
     )  # fmt: skip
     body = {"model": str(tmp_path), "input": ["red fox", "deep blue sea"]}
     line = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": json.dumps(body)}
-    found = check_model(job, [request_of(line, job)], {})
+    found = check_model(AskedModel(job, [request_of(line, job)], {}))
     assert (found.sampled, found.failures) == (1, ())

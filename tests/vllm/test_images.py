@@ -15,6 +15,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.engine import vllm_compat_models
 from airflow_provider_raybatch.job.media.load import Loaded
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.row import IMAGE_PART, Request, RowFailure
 from tests.support.pictures import Pixels, asking_about, images, picture
 
@@ -255,7 +256,7 @@ def test_a_model_without_vision_is_refused(overrides: dict[str, Any]) -> None:
 
     asked = spec(engine_args={"enforce_eager": True, **overrides})
     with pytest.raises(PreflightError, match=rf"^images: model '{MODEL}' can't be given any: it "):
-        check_model(asked, [asking_about("fox")], {})
+        check_model(AskedModel(asked, [asking_about("fox")], {}))
 
 
 def test_checks_of_a_chat_see_it_with_its_images(model: str) -> None:
@@ -269,7 +270,7 @@ def test_checks_of_a_chat_see_it_with_its_images(model: str) -> None:
         response_format="json_object",
     )
     with pytest.raises(PreflightError, match=r"^response_format: .* reasons before it answers"):
-        check_model(asked, [asking_about("fox")], {})
+        check_model(AskedModel(asked, [asking_about("fox")], {}))
 
 
 def test_the_first_rows_show_wrong_counts(model: str) -> None:
@@ -277,23 +278,23 @@ def test_the_first_rows_show_wrong_counts(model: str) -> None:
 
     asked = spec(model=model, engine_args=ARGS)
     rows = [asking_about("fox"), asking_about("<image>"), asking_about("dog", MOST + 1)]
-    found = check_model(asked, rows, {})
+    found = check_model(AskedModel(asked, rows, {}))
     assert [(place, one.step) for place, one in found.failures] == [(1, "media"), (2, "media")]
     with pytest.raises(PreflightError, match=r"^images: none of the first 2 rows becomes tokens; the first"):
-        check_model(asked, rows[1:], {})
+        check_model(AskedModel(asked, rows[1:], {}))
 
 
 def test_a_plan_counts_images_as_the_engine_does(
     engine: Any, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_provider_raybatch.job.preview import tokens
+    from airflow_provider_raybatch.job.preview import counters
 
     rng = random.Random(5)
     asked = [row(rng) for _ in range(8)]
     pixels = iter([one for _, one in asked])
-    monkeypatch.setattr(tokens, "load", lambda *_: Loaded(next(pixels), ()))
+    monkeypatch.setattr(counters, "load", lambda *_: Loaded(next(pixels), ()))
     access: Any = object()
-    counter = tokens.VllmCounter(spec(model=model, engine_args=ARGS, images=["picture"]), access)
+    counter = counters.VllmCounter(spec(model=model, engine_args=ARGS, images=["picture"]), access)
     found = counter.count([request for request, _ in asked])
     assert [one.sent for one in found] == [one.input_tokens for one in ours(engine, *asked)]
     assert {one.images for one in found} == {"processor"}

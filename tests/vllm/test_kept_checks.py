@@ -28,6 +28,7 @@ import json, os, sys
 from pydantic import SecretStr, TypeAdapter
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.preflight import known_models, model_check
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.row import Request
 from tests.support.specs import spec
 
@@ -38,9 +39,8 @@ requests = [Request(messages=[{"role": "user", "content": "What is 3 + 4?"}])]
 for line in sys.stdin:
     module, function, token, fields = json.loads(line)
     try:
-        found = getattr(globals()[module], function)(
-            spec(engine="vllm", **fields), requests, {"HF_TOKEN": SecretStr(token)}
-        )
+        asked = AskedModel(spec(engine="vllm", **fields), requests, {"HF_TOKEN": SecretStr(token)})
+        found = getattr(globals()[module], function)(asked)
         answer = found and CHECKED.dump_python(found, mode="json", exclude={"needed", "is_kept"})
     except PreflightError as error:
         answer = str(error)

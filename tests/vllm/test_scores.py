@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.row import Request
 
 pytest.importorskip("vllm")
@@ -147,9 +148,9 @@ def test_labels_are_counted_before_an_engine_starts(
         asked = [Request(prompt=query) for query, _ in PAIRS]
         job = spec(engine="vllm", model=model, model_task="classify", engine_args=ARGS)
     if sentence is None:
-        found = check_model(job, asked, {})
+        found = check_model(AskedModel(job, asked, {}))
         assert (found.sampled, found.failures, found.context) == (3, (), 64)
         return
     with pytest.raises(PreflightError) as refused:
-        check_model(job, asked, {})
+        check_model(AskedModel(job, asked, {}))
     assert sentence in str(refused.value)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.tasks.response_check import checked
@@ -68,7 +69,7 @@ def test_chats_are_rendered_as_vllm_renders_them(llm: Any, engine: Any) -> None:
     requests.append(Request(prompt="What is 3 + 4?", sampling=LONG))
     responses = assert_equal(llm, engine, *requests)
     assert requests[:-1] == before
-    from airflow_provider_raybatch.job.preview.tokens import VllmCounter
+    from airflow_provider_raybatch.job.preview.counters import VllmCounter
 
     counted = VllmCounter(spec()).count(requests)  # a preview counts without an engine
     assert [one.sent for one in counted] == [one.input_tokens for one in responses]
@@ -193,7 +194,7 @@ def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path
     from airflow_provider_raybatch.job.preflight.model_check import check_model
 
     request = Request(messages=SUM)
-    checked = check_model(spec(), [request], {})
+    checked = check_model(AskedModel(spec(), [request], {}))
     assert llm.get_default_sampling_params().temperature == 0.0
     assert checked.generation_defaults == engine.info.effective_sampling
     assert (checked.generation_defaults["temperature"], checked.generation_defaults["top_k"]) == (0.0, 7)
@@ -203,10 +204,10 @@ def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path
         json.dumps({"temperature": 0.25, "eos_token_id": [2, 3]})
     )
     folder = {"engine": "vllm", "engine_args": {"generation_config": str(tmp_path)}}
-    of_folder = check_model(spec(**folder), [request], {})
+    of_folder = check_model(AskedModel(spec(**folder), [request], {}))
     assert of_folder.generation_defaults == {"temperature": 0.25}
     (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.25, "eos_token_id": 2}))
-    again = check_model(spec(**folder), [request], {})
+    again = check_model(AskedModel(spec(**folder), [request], {}))
     assert len({checked.digests.model, of_folder.digests.model, again.digests.model}) == 3
 
 
@@ -337,14 +338,14 @@ def test_a_call_that_tool_choice_asks_for_fits_its_schema(llm: Any, engine: Any)
 
     Of steps, those that offer tools are shown them, and no other.
     """
+    from airflow_provider_raybatch.job.preflight.input_check import SampledRows
     from airflow_provider_raybatch.job.preflight.model_check import check_model
-    from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps
 
     fields = {"tools": [ADD, WEATHER], "tool_call_parser": "hermes", "chat_template": TOOL_TEMPLATE}
     names = {}
     for choice in ("required", "weather"):
         job = spec(engine_args={**ARGS, **LORA}, **fields, tool_choice=choice)
-        assert check_model(job, [Request(messages=SUM)], {}).sampled == 1
+        assert check_model(AskedModel(job, [Request(messages=SUM)], {})).sampled == 1
         engine.renewed(job)
         engine.loop.run_until_complete(engine.prepare())
         request = Request(messages=SUM, sampling={"temperature": 0, "max_tokens": 80})
@@ -363,7 +364,8 @@ def test_a_call_that_tool_choice_asks_for_fits_its_schema(llm: Any, engine: Any)
     steps = [{"name": "act", "prompt": "{row.text}", **offers}, {"name": "plain", "prompt": "{row.text}"}]
     in_steps = {**fields, "tools": None, "messages_column": None, "steps": steps}
     mixed = spec(engine_args={**ARGS, **LORA}, **in_steps)
-    assert check_model(mixed, asked_by_steps(mixed.step_specs(), [Request(messages=SUM)]), {}).sampled == 2
+    asked = SampledRows([Request(messages=SUM)], [], 1).of_all_steps(mixed).requests
+    assert check_model(AskedModel(mixed, asked, {})).sampled == 2
     engine.renewed(mixed)
     engine.loop.run_until_complete(engine.prepare())
     act = Request(messages=SUM, sampling={"temperature": 0, "max_tokens": 80}, step="act")
@@ -381,7 +383,7 @@ def test_chat_template_without_tools_is_refused(llm: Any) -> None:
 
     job = spec(tools=[ADD], tool_call_parser="hermes")
     with pytest.raises(PreflightError, match=r"^chat_template: .* prints no tools"):
-        check_model(job, [Request(messages=SUM)], {})
+        check_model(AskedModel(job, [Request(messages=SUM)], {}))
     job = spec(tools=[ADD], tool_call_parser="mistral", chat_template=TOOL_TEMPLATE)
     with pytest.raises(PreflightError, match="tool_call_parser: 'mistral' does not fit this model"):
-        check_model(job, [Request(messages=SUM)], {})
+        check_model(AskedModel(job, [Request(messages=SUM)], {}))

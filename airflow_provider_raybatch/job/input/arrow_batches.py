@@ -28,31 +28,22 @@ class ArrowFileError(ValueError):
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Where a record batch lies.
+class ArrowMessage:
+    """Header of a message of Arrow.
 
     :param at: its first byte.
-    :param size: bytes of its columns.
+    :param stop: one past its body.
+    :param rows: of a record batch, whose columns have `body` bytes.
     """
 
     at: int
-    rows: int
-    size: int
-
-
-@dataclass(frozen=True)
-class _Message:
-    """Header of a message: `start` and `stop` are the first byte of its metadata, and one past its body."""
-
-    at: int
-    start: int
     stop: int
     kind: int
     rows: int
     body: int
 
 
-def batches(stream: BinaryIO) -> tuple[pa.Schema, list[Batch]]:
+def batches(stream: BinaryIO) -> tuple[pa.Schema, list[ArrowMessage]]:
     """The schema of a file, and where its batches lie.
 
     :raises ArrowFileError: it is something else, is cut off, or has dictionaries apart from its batches.
@@ -64,7 +55,7 @@ def batches(stream: BinaryIO) -> tuple[pa.Schema, list[Batch]]:
         if message.kind == _DICTIONARY:
             raise ArrowFileError("it has columns with dictionaries, which Arrow keeps apart from its batches")
         if message.kind == _BATCH:
-            found.append(Batch(message.at, message.rows, message.body))
+            found.append(message)
     if _is_file(stream):
         stream.seek(0)
         listed = pa.ipc.open_file(stream).num_record_batches
@@ -111,7 +102,7 @@ def _is_file(stream: BinaryIO) -> bool:
     return stream.read(len(_FILE)) == _FILE
 
 
-def _messages(stream: BinaryIO, size: int) -> Iterator[_Message]:
+def _messages(stream: BinaryIO, size: int) -> Iterator[ArrowMessage]:
     at = len(_FILE) if _is_file(stream) else 0
     while (message := _message(stream, at)) is not None:
         if message.stop > size:
@@ -120,7 +111,7 @@ def _messages(stream: BinaryIO, size: int) -> Iterator[_Message]:
         at = message.stop
 
 
-def _message(stream: BinaryIO, at: int) -> _Message | None:
+def _message(stream: BinaryIO, at: int) -> ArrowMessage | None:
     """The message at a byte; ``None`` at the end of a stream, with or without its mark."""
     stream.seek(at)
     begins = stream.read(8)
@@ -139,7 +130,7 @@ def _message(stream: BinaryIO, at: int) -> _Message | None:
     if len(metadata) < length or min(body, rows) < 0:
         raise ArrowFileError(f"it has a broken message at byte {at:,}")
     start = at + len(begins)
-    return _Message(at, start, start + length + body, kind, rows, body)
+    return ArrowMessage(at, start + length + body, kind, rows, body)
 
 
 @dataclass(frozen=True)

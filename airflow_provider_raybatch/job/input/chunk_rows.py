@@ -22,8 +22,7 @@ from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.location import split_hub
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.listing import Listing
-from airflow_provider_raybatch.job.input.plain_types import as_plain, decoded_bytes
-from airflow_provider_raybatch.job.input.table import table_of
+from airflow_provider_raybatch.job.input.table import as_plain, decoded_bytes, table_of
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

@@ -8,7 +8,7 @@ import fnmatch
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -23,8 +23,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.text import count_of, hex_digest, nearest, shown_uri
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.hub import HubFolder, open_hub, refuse_source_out_of_reach
-from airflow_provider_raybatch.job.input.hugging_face import data_paths, saved_files
-from airflow_provider_raybatch.job.input.tables import Kinds, refuse_tables
+from airflow_provider_raybatch.job.input.layouts import Kinds, data_paths, refuse_tables, saved_files
 from airflow_provider_raybatch.storage.errors import RefusedError, StorageError, error_prefix
 from airflow_provider_raybatch.storage.file import Entry
 from airflow_provider_raybatch.storage.folder import LocalFolder, ReadableFolder, folder
@@ -157,6 +156,11 @@ def resolve(
         for file in found:
             formats.setdefault(_checked_format(file, wanted), file.shown)
             files.append(file if wanted.csv_options is None else replace(file, csv=wanted.csv_options))
+    _check_together(files, formats)
+    return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files), tuple(left_out))
+
+
+def _check_together(files: Sequence[SourceFile], formats: Mapping[SourceFormat, str]) -> None:
     if len(formats) > 1:
         examples = " and ".join(f"{uri} is {kind}" for kind, uri in formats.items())
         raise PreflightError(
@@ -168,7 +172,6 @@ def resolve(
                 f"source: {shown_uri(uri)} is named {count_of(times, 'time')}; its rows would come out as "
                 "often."
             )
-    return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files), tuple(left_out))
 
 
 def _expand(
@@ -182,13 +185,8 @@ def _expand(
     with contextlib.suppress(StorageError if pattern else RefusedError):
         if (single := place.head(as_written)) is not None:
             return [_file(place, single)]
-    below = _below(place, inside, pattern)
-    entries = [entry for entry in below if not _is_marker(place, entry)]
+    entries = [entry for entry in _below(place, inside, pattern) if not _is_marker(place, entry)]
     if not entries:
-        if below:
-            raise PreflightError(
-                f"source: only empty folders are at {path}; write files there, or name others."
-            )
         near = _nearest(place, inside)
         remedy = (
             f"did you mean {near}?" if near else "check the path, and that the cluster's nodes can see it."
@@ -198,6 +196,25 @@ def _expand(
         return published
     if pattern is None and (saved := saved_files(place, inside, entries)) is not None:
         return [_file(place, entry) for entry in saved]
+    found, others = _data_in(place, inside, pattern, wanted, entries)
+    left_out += others
+    if not found:
+        what = "no file matches" if pattern else "no Parquet, JSONL, CSV or Arrow file is in"
+        there = count_of(len(entries), "other file is", "other files are")
+        raise PreflightError(f"source: {what} {path} ({there} there); check the path or set format.")
+    listed = inside if pattern is None or pattern.startswith("**/") else None
+    refuse_tables(path, place, [entry.path for entry in entries], [e.path for e in found], listed, known)
+    return [_file(place, entry) for entry in found]
+
+
+def _data_in(
+    place: ReadableFolder,
+    inside: str,
+    pattern: str | None,
+    wanted: SourceFormat | None,
+    entries: Sequence[Entry],
+) -> tuple[list[Entry], list[str]]:
+    """The files that a folder or a glob means, and the URIs of files beside them that are not data."""
     start = len(inside) + 1 if inside else 0
 
     def is_meant(name: str) -> bool:
@@ -210,15 +227,8 @@ def _expand(
     is_folder_of_hub = isinstance(place, HubFolder) and pattern is None and wanted is None
     named, paths = (pattern or "").rpartition("/")[2], [entry.path for entry in meant]
     data = set(data_paths(paths, named, _format_of if is_folder_of_hub else None))
-    found = [entry for entry in meant if entry.path in data]
-    left_out += [_uri(place, entry.path) for entry in meant if entry.path not in data]
-    if not found:
-        what = "no file matches" if pattern else "no Parquet, JSONL, CSV or Arrow file is in"
-        others = count_of(len(entries), "other file is", "other files are")
-        raise PreflightError(f"source: {what} {path} ({others} there); check the path or set format.")
-    listed = inside if pattern is None or pattern.startswith("**/") else None
-    refuse_tables(path, place, [entry.path for entry in entries], [e.path for e in found], listed, known)
-    return [_file(place, entry) for entry in found]
+    others = [_uri(place, entry.path) for entry in meant if entry.path not in data]
+    return [entry for entry in meant if entry.path in data], others
 
 
 def _nearest(place: ReadableFolder, inside: str) -> str | None:

@@ -18,9 +18,9 @@ from airflow_provider_raybatch.job.input.arrow_batches import ArrowFileError, re
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow, ChunkRows, partitions
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.input.opening import SMALL_FILE, changed, open_file
-from airflow_provider_raybatch.job.input.plain_types import as_plain, without_views
 from airflow_provider_raybatch.job.input.prompt_values import mark
 from airflow_provider_raybatch.job.input.survey import Chunk, rows_of_bytes, text_start
+from airflow_provider_raybatch.job.input.table import as_plain, without_views
 from airflow_provider_raybatch.job.input.text_rows import batch_lines, columns_in, csv_rows, json_rows
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.file import RangedFile, checked_footer

@@ -21,8 +21,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import arrow_batches, content, text_rows
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.input.opening import open_file, with_content
-from airflow_provider_raybatch.job.input.plain_types import plain_schema
-from airflow_provider_raybatch.job.input.table import check_names
+from airflow_provider_raybatch.job.input.table import check_names, plain_schema
 from airflow_provider_raybatch.job.input.text_index import CELL_ROWS, LongRowError, index
 from airflow_provider_raybatch.storage.errors import error_prefix
 from airflow_provider_raybatch.storage.file import checked_footer
@@ -126,12 +125,7 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
     def look(file: SourceFile) -> _Look:
         nonlocal room
         file = with_content(file, credentials)
-        if listing.format == "parquet":
-            found = _look_parquet(file, credentials)
-        elif listing.format == "arrow":
-            found = _look_arrow(file, credentials)
-        else:
-            found = _look_text(file, listing.format, credentials)
+        found = _looked_at(file, listing.format, credentials)
         with lock:
             if file.content is not None and len(file.content) <= room:
                 room -= len(file.content)
@@ -160,6 +154,12 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
         tuple(schemas),
         tuple(contents),
     )
+
+
+def _looked_at(file: SourceFile, kind: SourceFormat, credentials: AwsCredentials | None) -> _Look:
+    if kind == "parquet":
+        return _look_parquet(file, credentials)
+    return _look_arrow(file, credentials) if kind == "arrow" else _look_text(file, kind, credentials)
 
 
 def cut(surveyed: Surveyed, rows_per_chunk: int, limit: int | None) -> list[Chunk]:
@@ -270,30 +270,13 @@ def _look_arrow(file: SourceFile, credentials: AwsCredentials | None) -> _Look:
             ) from error
     look = _Look(schema=_plain_columns(file, schema))
     for batch in batches:
-        look.add(batch.at, batch.rows, _rows_of_bytes(batch.rows, batch.size))
+        look.add(batch.at, batch.rows, _rows_of_bytes(batch.rows, batch.body))
     return look
 
 
 def _plain_columns(file: SourceFile, schema: pa.Schema) -> pa.Schema:
-    for column in schema:
-        if _is_arrow_alone(column.type):
-            raise PreflightError(
-                f"source: {file.shown} has the column {column.name!r} of type {column.type}, which Parquet "
-                "has not; cast it to lists or to plain values, and write the file again."
-            )
     check_names(schema.names, file.uri)
     return plain_schema(schema)
-
-
-def _is_arrow_alone(kind: pa.DataType) -> bool:
-    """Whether a type, or one inside of it, has a layout that Parquet lacks."""
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or pa.types.is_run_end_encoded(kind):
-        return True
-    if isinstance(kind, pa.BaseExtensionType):
-        return _is_arrow_alone(kind.storage_type)
-    if pa.types.is_dictionary(kind):
-        return _is_arrow_alone(kind.value_type)
-    return any(_is_arrow_alone(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def rows_of_bytes(meta: pq.FileMetaData, group: int) -> int:

@@ -143,20 +143,22 @@ def first_record(stream: BinaryIO, start: int, file: SourceFile) -> tuple[tuple[
         ) from error
     except csv.Error as error:
         why = str(error).partition(" - ")[0]  # the rest is about Python
-    if file.csv.header is True and re.fullmatch("sep=.?", (read or [""])[0].strip(), re.IGNORECASE):
-        raise PreflightError(
-            f"source: the first line of {file.shown} is {read[0].strip()!r}, which Excel alone reads; remove "
-            "the line."
-        )
-    if file.csv.header is True and len(found) <= 1 and file.csv.delimiter is None and file.delimiter == ",":
-        _check_delimiter(read, file)
+    if file.csv.header is True:
+        _check_header(read, found, file)
     if why:
         raise PreflightError(f"source: the header of {file.shown} is not CSV ({why}); mend the file.")
     return tuple(found), position
 
 
-def _check_delimiter(lines: Sequence[str], file: SourceFile) -> None:
-    """Refuse a header whose fields another delimiter separates."""
+def _check_header(lines: Sequence[str], found: Sequence[str], file: SourceFile) -> None:
+    """Refuse a line that is for Excel, and a header whose fields another delimiter separates."""
+    first = (lines or [""])[0].strip()
+    if re.fullmatch("sep=.?", first, re.IGNORECASE):
+        raise PreflightError(
+            f"source: the first line of {file.shown} is {first!r}, which Excel alone reads; remove the line."
+        )
+    if len(found) > 1 or file.csv.delimiter is not None or file.delimiter != ",":
+        return
     line = next((line for line in lines if line.strip()), "")
     fields = {delimiter: _fields(line, delimiter) for delimiter in OTHER_DELIMITERS}
     other = max(fields, key=lambda delimiter: fields[delimiter])

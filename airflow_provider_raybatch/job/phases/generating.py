@@ -25,9 +25,7 @@ from airflow_provider_raybatch.job.parts.ledger import spent
 from airflow_provider_raybatch.job.phases.reusing import KeptAnswers
 from airflow_provider_raybatch.job.planning.cluster_view import GpuTypes
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.preflight.memory_check import cache_differs
-from airflow_provider_raybatch.job.preflight.ready import CheckedJob
-from airflow_provider_raybatch.job.preflight.services import Services
+from airflow_provider_raybatch.job.preflight.checked_job import CheckedJob, Services
 from airflow_provider_raybatch.job.request import row_text
 from airflow_provider_raybatch.job.reuse.reuse import earlier_answers
 from airflow_provider_raybatch.job.row_order import regroup
@@ -85,9 +83,6 @@ def check_generated(services: Services, checked: CheckedJob, tolerance: Toleranc
     services.batch.check()
     # Rows may have failed after the last check; a poison row must still be reported as one.
     tolerance.during(ran.reports)
-    expected = checked.engine.check.kv_cache_tokens
-    if differs := cache_differs(expected, ran.engine.sizes.get("kv_cache_tokens")):
-        services.emit(events.Notice(level="warning", message=differs))
     for text in _prompts(checked.surveyed.spec, ran.reports):
         services.emit(events.Notice(message=text))
 

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is finished becomes a dataset, and its responses are kept for other runs."""
+"""What is finished becomes a dataset, and its responses are kept for other runs.
+
+A batch of the Batch API that is over is published without model or GPUs, whatever checks would find.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.manifest import BatchManifest, RunStatistics
+from airflow_provider_raybatch.contract.manifest import BatchManifest, Digests, RunStatistics
 from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -26,16 +29,24 @@ from airflow_provider_raybatch.job.output import after_commit
 from airflow_provider_raybatch.job.output.after_commit import renew_report_copies
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of
+from airflow_provider_raybatch.job.output.openai_batch.unanswered import finished, write_unanswered
 from airflow_provider_raybatch.job.output.publish import Target, publish
-from airflow_provider_raybatch.job.output.record import records_of
+from airflow_provider_raybatch.job.output.record import listed_records, records_of
 from airflow_provider_raybatch.job.output.report import DatasetReport, statistics_of
 from airflow_provider_raybatch.job.output.tally import rendered
 from airflow_provider_raybatch.job.parts.ledger import add_up
-from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.parts.part import Part, listed
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.preflight.check import Facts
+from airflow_provider_raybatch.job.preflight.checked_job import (
+    CheckedEngine,
+    Services,
+    checked_job,
+    with_time,
+)
+from airflow_provider_raybatch.job.preflight.input_check import read_source
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.services import Services
 from airflow_provider_raybatch.job.reuse.asked import Asked, keep_in_store
 from airflow_provider_raybatch.job.reuse.response_store import not_stored, open_store, remember
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_steps
@@ -236,3 +247,75 @@ def publish_over_the_cluster(function: Callable[..., T], found: Sequence[Any], t
     notes = None if function is publish else target.postprocess
     guarded = guarded_task(function, target.task.spec.shows_rows)
     return parallel_map(guarded, found, target, _PUBLISHERS, postprocess=notes.function if notes else None)
+
+
+def look_up(facts: Facts, spec: BatchInferenceSpec, job: Job | None, plan: Plan | None) -> Publication:
+    """Look for the input and the job, as far as they were not known when the job learned of the end.
+
+    :raises RaybatchError: the source can't be read, or the storage does not answer.
+    """
+    services, source = facts[Services], facts.get(Source)
+    source = source or read_source(spec, services.secrets.aws, services.secrets.hf_token)
+    engine = facts.get(CheckedEngine)
+    check = ModelCheck(digests=Digests(spec=spec.response_digest)) if engine is None else engine.check
+    return Publication(
+        spec,
+        source,
+        check,
+        job or facts.get(Job) or _job(services, spec, check, source),
+        plan or services.launch.plan(spec, 0),
+        Tolerance(spec, source.rows, all_may_fail=True),
+    )
+
+
+def _job(services: Services, spec: BatchInferenceSpec, check: ModelCheck, source: Source) -> Job:
+    """The job as far as its parts depend on it; no replica gets it."""
+    journal = services.journal
+    job = checked_job(with_time(spec, journal), check, source.listing, journal, services.secrets)
+    if (earlier := _earlier_folder(services, spec, source)) is None:
+        return job
+    return replace(job, part_folder=layout.driver_folder(earlier, journal.submission.submission_id))
+
+
+def _earlier_folder(services: Services, spec: BatchInferenceSpec, source: Source) -> str | None:
+    """Where the last driver of this input has kept its parts: its name depends on the model's files."""
+    place, submission = services.journal.folder, services.journal.submission
+    files = place.list(layout.task_folder(submission))
+    folders = {_run_folder(part.path) for part in listed(files)}
+    found = {one for one in folders if layout.is_of_input(one, source.listing.digest)}
+    records = [(_run_folder(path), record) for path, record in listed_records(place, files)]
+    if spec.on_clear == "regenerate":
+        found &= {one for one, record in records if record.run_token == submission.run_token}
+    began = {one: record.began for one, record in records}
+    return max(found, key=lambda one: (began.get(one, 0.0), one), default=None)
+
+
+def _run_folder(path: str) -> str:
+    """The folder of a driver's folder."""
+    return path.rsplit("/", 2)[0]
+
+
+def is_answered(job: Job, source: Source) -> bool:
+    """Whether each row has an answer; not where the parts can't tell it now."""
+    try:
+        return bool(finished(job, source).rows.all())
+    except RaybatchError:
+        return False
+
+
+def add_unanswered(services: Services, made: Publication) -> list[Part] | None:
+    """Write the rows that have no answer as such, unless the batch is complete by its outcome.
+
+    :returns: parts with all rows; ``None`` if the batch is complete and an answer is lost.
+    """
+    job, source, batch = made.job, made.source, services.batch
+    done = finished(job, source)
+    batch.observe(source.rows, done.good, done.failed)
+    unanswered = source.rows - done.good - done.failed
+    if (ending := batch.ending) is None:
+        return None if unanswered else list(done.parts)
+    for error in batch.errors:
+        services.emit(events.Notice(level="warning", message=error.message))
+    text = f"the batch ends as {ending}: {count_of(unanswered, 'line')} of {source.rows:,} without an answer"
+    services.emit(events.Notice(message=text))
+    return [*done.parts, *write_unanswered(job, source, done.rows, ending)]

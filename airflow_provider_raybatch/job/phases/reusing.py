@@ -19,8 +19,7 @@ from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.phases.step_reuse import Caches, reuse_steps
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.preflight.ready import CheckedJob
-from airflow_provider_raybatch.job.preflight.services import Services
+from airflow_provider_raybatch.job.preflight.checked_job import CheckedJob, Services
 from airflow_provider_raybatch.job.request.keys import Repetitions
 from airflow_provider_raybatch.job.reuse.asked import asked_again, keep
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses

@@ -11,12 +11,10 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.arguments.engine import is_on_hub, revision_of
 from airflow_provider_raybatch.contract.failures import PreflightError
@@ -25,9 +23,10 @@ from airflow_provider_raybatch.contract.step_specs import with_adapters
 from airflow_provider_raybatch.contract.text import hex_digest, json_digest, version_parts
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models
 from airflow_provider_raybatch.job.failures.diagnosis import short
+from airflow_provider_raybatch.job.preflight.check import Check
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, files_of, refuse_out_of_reach
-from airflow_provider_raybatch.job.preflight.model_loader import by_own_identity
-from airflow_provider_raybatch.job.preflight.model_version import content_of, hub_token
+from airflow_provider_raybatch.job.preflight.model_version import by_own_identity, content_of, hub_token
 from airflow_provider_raybatch.storage.folder import folder
 
 MOST_RANK = 512
@@ -61,20 +60,25 @@ class CheckedAdapter:
     base: str = ""
 
 
-def check_adapters(
-    spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]
-) -> dict[str, CheckedAdapter]:
+class CheckedAdapters(dict[str, CheckedAdapter]):
+    """The adapters of a job, by name."""
+
+
+class LoraArguments(dict[str, Any]):
+    """Engine arguments for the adapters of a job."""
+
+
+def check_adapters(asked: AskedModel) -> CheckedAdapters:
     """Check the adapters of a job, by name.
 
-    :param environment: the job's, with its token for the hub.
     :raises PreflightError: vLLM can't load one, or not with this model.
     """
-    token = hub_token(environment)
+    spec, token = asked.spec, hub_token(asked.environment)
     config = _config_of(spec, token) if spec.adapter_locations else {}
-    return {
+    return CheckedAdapters({
         name: _check(_field(spec, name), location, config, token)
         for name, location in spec.adapter_locations.items()
-    }
+    })
 
 
 def _field(spec: BatchInferenceSpec, name: str) -> str:
@@ -223,21 +227,45 @@ def as_located(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter])
     return {**pinned, "adapter_digests": digests}
 
 
-def lora_arguments(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter]) -> dict[str, Any]:
-    """Engine arguments for the adapters, in a process that has vLLM.
+_MOST_AT_ONCE = 8
+"""Adapters in a GPU's memory by default: each takes room for the largest rank in every layer."""
+_MOST_KEPT_BYTES = 4 * 1024**3
+"""Of adapters in an engine's main memory by default; others are read again from disk."""
+_RIGHT_ON_CPU = (0, 33)
+"""The vLLM that gives rows without an adapter none on CPUs. Earlier ones give them that of the last slot."""
 
-    :raises PreflightError: a given one is too small for them.
+
+def lora_arguments(asked: AskedModel, adapters: CheckedAdapters) -> LoraArguments:
+    """The engine arguments for the adapters that are not given, in a process that has vLLM.
+
+    :raises PreflightError: a given one is too small for the adapters.
     """
     if not adapters:
-        return {}
-    return lora_args(
-        [one.rank for one in adapters.values()],
-        max(one.size for one in adapters.values()),
-        spec.engine_args,
-        vllm_compat_models.lora_ranks(),
-        vllm_compat.is_on_cpu(),
-        vllm_compat.installed_version(),
-    )
+        return LoraArguments()
+    given, vllm = asked.spec.engine_args, vllm_compat.installed_version()
+    most, count = max(one.rank for one in adapters.values()), len(adapters)
+    rank = given.get("max_lora_rank")
+    if isinstance(rank, int) and rank < most:
+        raise PreflightError(
+            f"engine_args: max_lora_rank is {rank}, and an adapter has the rank {most}; leave it out."
+        )
+    needs_empty_slot = vllm_compat.is_on_cpu() and version_parts(vllm) < _RIGHT_ON_CPU
+    at_once = count + 1 if needs_empty_slot else min(count, _MOST_AT_ONCE)
+    loras = given.get("max_loras", at_once)
+    if needs_empty_slot and isinstance(loras, int) and loras < at_once:
+        raise PreflightError(
+            f"engine_args: max_loras is {loras}, and vLLM {vllm} on CPUs needs one more than there are "
+            f"adapters ({at_once}), or it answers rows of the model alone with an adapter; leave it out."
+        )
+    largest = max(one.size for one in adapters.values())
+    kept = min(count, _MOST_KEPT_BYTES // largest if largest else count)
+    derived = {
+        "enable_lora": True,
+        "max_lora_rank": next((one for one in sorted(vllm_compat_models.lora_ranks()) if one >= most), most),
+        "max_loras": at_once,
+        "max_cpu_loras": max(kept, loras if isinstance(loras, int) else at_once),
+    }
+    return LoraArguments({name: value for name, value in derived.items() if name not in given})
 
 
 def notes_of(spec: BatchInferenceSpec, adapters: Mapping[str, CheckedAdapter]) -> Iterator[str]:
@@ -282,51 +310,4 @@ def _counts(name: str) -> bool:
     return name == CONFIG or name in WEIGHTS
 
 
-_MOST_AT_ONCE = 8
-"""Adapters in a GPU's memory by default: each takes room for the largest rank in every layer."""
-_MOST_KEPT_BYTES = 4 * 1024**3
-"""Of adapters in an engine's main memory by default; others are read again from disk."""
-_RIGHT_ON_CPU = (0, 33)
-"""The vLLM that gives rows without an adapter none on CPUs. Earlier ones give them that of the last slot."""
-
-
-def lora_args(
-    ranks: Sequence[int],
-    largest: int,
-    given: Mapping[str, Any],
-    known_ranks: Sequence[int],
-    on_cpu: bool,
-    vllm: str,
-) -> dict[str, Any]:
-    """The engine arguments that are not given, for an engine with adapters.
-
-    :param ranks: of the adapters.
-    :param largest: bytes of the largest adapter's weights; 0 if not known.
-    :param given: the user's engine arguments.
-    :param known_ranks: values that vLLM takes for ``max_lora_rank``.
-    :param on_cpu: whether the engine runs on CPUs.
-    :param vllm: its version.
-    :raises PreflightError: a given one is too small for the adapters.
-    """
-    most, adapters = max(ranks), len(ranks)
-    rank = given.get("max_lora_rank")
-    if isinstance(rank, int) and rank < most:
-        raise PreflightError(
-            f"engine_args: max_lora_rank is {rank}, and an adapter has the rank {most}; leave it out."
-        )
-    needs_empty_slot = on_cpu and version_parts(vllm) < _RIGHT_ON_CPU
-    at_once = adapters + 1 if needs_empty_slot else min(adapters, _MOST_AT_ONCE)
-    asked = given.get("max_loras", at_once)
-    if needs_empty_slot and isinstance(asked, int) and asked < at_once:
-        raise PreflightError(
-            f"engine_args: max_loras is {asked}, and vLLM {vllm} on CPUs needs one more than there are "
-            f"adapters ({at_once}), or it answers rows of the model alone with an adapter; leave it out."
-        )
-    kept = min(adapters, _MOST_KEPT_BYTES // largest if largest else adapters)
-    derived = {
-        "enable_lora": True,
-        "max_lora_rank": next((one for one in sorted(known_ranks) if one >= most), most),
-        "max_loras": at_once,
-        "max_cpu_loras": max(kept, asked if isinstance(asked, int) else at_once),
-    }
-    return {name: value for name, value in derived.items() if name not in given}
+ADAPTERS, LORA = Check(check_adapters), Check(lora_arguments)

@@ -23,22 +23,18 @@ from airflow_provider_raybatch.job.planning.context_length import MEASURED
 from airflow_provider_raybatch.job.planning.fit import longest_wait
 from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.adapter_check import as_located, notes_of
-from airflow_provider_raybatch.job.preflight.image_check import (
-    check_decoder,
-    check_echo_images,
-    refuse_text_model,
-)
+from airflow_provider_raybatch.job.preflight.check import Facts, first_failure
+from airflow_provider_raybatch.job.preflight.image_check import check_decoder, check_echo_images
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.preflight.memory_check import (
     check_memory,
     checked_context,
     expected_tokens,
-    refuse_by_config,
     refuse_share,
     with_length,
 )
-from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.model_files import is_on_disk
-from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
+from airflow_provider_raybatch.job.preflight.model_check import FILES, ModelCheck
+from airflow_provider_raybatch.job.preflight.model_files import is_on_disk, refuse_missing
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
@@ -93,7 +89,6 @@ def check_engine(
     :param launch: replicas that have started may be asked.
     :raises RaybatchError: one sentence about the first problem found.
     """
-    check_names(spec)
     check_decoder(spec, requests)
     if spec.engine == "echo":
         check_echo_images(spec, requests)
@@ -105,7 +100,7 @@ def check_engine(
             emit(events.Notice(level="warning", message=text))
     if spec.engine == "echo" or not engine_is_here(spec):
         return ModelCheck(digests=Digests(spec=spec.response_digest))
-    checked = _checked_model(spec, requests, environment, launch)
+    checked = _checked_model(AskedModel(spec, requests, environment), launch)
     for text in _warnings(spec, checked):
         emit(events.Notice(level="warning", message=text))
     return checked
@@ -161,13 +156,11 @@ def tell_of_choices(
         emit(events.Notice(message=text))
 
 
-def _checked_model(
-    spec: BatchInferenceSpec, requests: list[Request], environment: Environment, launch: Launch
-) -> ModelCheck:
+def _checked_model(asked: AskedModel, launch: Launch) -> ModelCheck:
     """Use a kept check, or make one: where it has not counted these rows, they may not fit the engine."""
-    found = _kept_or_made(spec, requests, environment, launch)
-    if found.is_kept and _has_cache(spec) and _may_lack_room(spec, found):
-        return _made(known_models.check_rows_anew, spec, requests, environment, launch)
+    found = _kept_or_made(asked, launch)
+    if found.is_kept and _has_cache(asked.spec) and _may_lack_room(asked.spec, found):
+        return _made(known_models.check_rows_anew, asked, launch)
     return found
 
 
@@ -184,43 +177,29 @@ def _may_lack_room(spec: BatchInferenceSpec, kept: ModelCheck) -> bool:
     return length.max_model_len is not None and kept.needed > length.tokens
 
 
-def _kept_or_made(
-    spec: BatchInferenceSpec, requests: list[Request], environment: Environment, launch: Launch
-) -> ModelCheck:
+def _kept_or_made(asked: AskedModel, launch: Launch) -> ModelCheck:
+    spec = asked.spec
     node = cluster_view.gpu_node(spec.accelerator_type)
     is_here = node in {None, ray.get_runtime_context().get_node_id()}
     if is_here and (node is not None or cluster_view.has_one_node()):
-        refuse_missing(spec)
-    if is_here:
-        known = known_models.kept(spec, requests, environment)
-        if known is not None:
-            return known
+        refuse_missing(asked)
+    if is_here and (known := known_models.kept(asked)) is not None:
+        return known
     if is_here or not is_on_disk(spec.model):
-        files = refuse_by_files(spec, environment)
-        if files is not None:
-            refuse_text_model(spec, requests, files)
-        if files is not None and _has_cache(spec):
-            refuse_by_config(spec, files, cluster_view.view())
-    return _made(known_models.check_unless_kept, spec, requests, environment, launch)
+        first_failure(FILES, Facts(asked))
+    return _made(known_models.check_unless_kept, asked, launch)
 
 
-def _made(
-    check: Callable[..., ModelCheck],
-    spec: BatchInferenceSpec,
-    requests: list[Request],
-    environment: Environment,
-    launch: Launch,
-) -> ModelCheck:
+def _made(check: Callable[[AskedModel], ModelCheck], asked: AskedModel, launch: Launch) -> ModelCheck:
     """What a check finds in a replica that has started, or in a task.
 
     Both run on a node with the accelerator: the head may have neither vLLM nor the model.
     """
-    checked = launch.ask(check, spec, requests, environment)
-    if checked is not None:
+    if (checked := launch.ask(check, asked)) is not None:
         return checked
-    options = beside_the_model(cluster_view.gpu_node(spec.accelerator_type))
-    task = ray.remote(guarded_task(check, spec.shows_rows)).options(**options)
-    made: ModelCheck = ray.get(task.remote(spec, requests, environment))
+    options = beside_the_model(cluster_view.gpu_node(asked.spec.accelerator_type))
+    task = ray.remote(guarded_task(check, asked.spec.shows_rows)).options(**options)
+    made: ModelCheck = ray.get(task.remote(asked))
     return made
 
 

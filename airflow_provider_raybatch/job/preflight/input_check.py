@@ -1,38 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the input before an engine starts: source, columns, and the requests of the first rows."""
+"""Reads the source before an engine starts: files and columns, the ids of all rows, the first requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.arguments.openai_batch import LINE_COLUMNS, OPENAI_BATCH
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
+from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import count_of, nearest
+from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.public_reasons import counted, public_reason, refusal_by
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow, Partition, partitions
-from airflow_provider_raybatch.job.input.hugging_face import split_note
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join
-from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
+from airflow_provider_raybatch.job.input.layouts import split_note
+from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source, Surveyed, cut, survey
-from airflow_provider_raybatch.job.input.table import kinds_of
-from airflow_provider_raybatch.job.input.text_rows import OTHER_DELIMITERS
+from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Chunk, Source, Surveyed, cut, survey
+from airflow_provider_raybatch.job.input.table import as_text, kinds_of
 from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access
-from airflow_provider_raybatch.job.media.values import may_hold_images
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
-from airflow_provider_raybatch.job.preflight.column_types import check_types
-from airflow_provider_raybatch.job.preflight.condition_check import check_conditions
+from airflow_provider_raybatch.job.preflight.column_check import check_types, named_columns
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.request.row_text import is_blank
 from airflow_provider_raybatch.job.row import NOT_ASKED, ImageError, Request, RowFailure
@@ -42,8 +42,8 @@ from airflow_provider_raybatch.storage.file import in_order
 
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128
-_SHOWN_COLUMNS = 20
 _SHOWN_FILES = 3
+_THREADS = 8
 
 
 class SampledRows(NamedTuple):
@@ -59,36 +59,25 @@ class SampledRows(NamedTuple):
         others = {*(ordinal for ordinal, _ in self.failures), *self.skipped}
         return [ordinal for ordinal in range(self.rows) if ordinal not in others]
 
+    def of_all_steps(self, spec: BatchInferenceSpec) -> SampledRows:
+        """With requests as engines get them; for later steps, whose rows are not known, one each."""
+        first, *later = spec.step_specs()
+        if not first.step_name or not self.requests:
+            return self
+        unknown = replace(self.requests[0], sampling={})
+        requests = [one.of_step(first.step_name, first.sampling) for one in self.requests]
+        requests += [unknown.of_step(step.step_name, step.sampling) for step in later]
+        return self._replace(requests=requests)
 
-def look_at_source(
-    spec: BatchInferenceSpec,
-    credentials: AwsCredentials | None,
-    token: SecretStr | None = None,
-    emit: Callable[[Notice], None] | None = None,
+
+def read_source(
+    spec: BatchInferenceSpec, credentials: AwsCredentials | None, token: SecretStr | None = None
 ) -> Source:
     """Find, open and count the source.
 
     :param token: for the Hugging Face hub.
-    :param emit: gets :func:`source_notes`.
     :raises PreflightError: it is missing, or not what the spec describes.
     """
-    source = read_source(spec, credentials, token)
-    if emit is not None:
-        for sentence in source_notes(source):
-            emit(Notice(message=sentence))
-    for step in spec.step_specs():
-        for check in SOURCE_CHECKS:
-            check(step, source)
-    check_conditions(spec, source)
-    return source
-
-
-def read_source(
-    spec: BatchInferenceSpec,
-    credentials: AwsCredentials | None,
-    token: SecretStr | None = None,
-) -> Source:
-    """As :func:`look_at_source`, without :data:`SOURCE_CHECKS`."""
     listing = resolve(spec, credentials, token)
     surveyed = survey(listing, credentials)
     files = zip(listing.files, surveyed.contents, strict=True)
@@ -114,16 +103,17 @@ def source_notes(source: Source) -> list[str]:
     return [f"source: {sentence}." for sentence in told if sentence]
 
 
-def check_rows(
-    spec: BatchInferenceSpec,
-    take: Callable[[], SampledRows],
-    tolerance: Tolerance,
-    emit: Callable[[Notice], None],
-) -> SampledRows:
-    """Check the first rows.
+def tolerance_of(spec: BatchInferenceSpec, source: Source) -> Tolerance:
+    """How many rows of the source may fail."""
+    return Tolerance(spec, source.rows, all_may_fail=spec.answers_lines)
 
-    :param take: calls :func:`sample`.
-    :raises PreflightError: the function can't be imported, or none of the rows renders.
+
+def check_rows(
+    spec: BatchInferenceSpec, sampled: SampledRows, tolerance: Tolerance, emit: Callable[[Notice], None]
+) -> None:
+    """Check the requests of the first rows, and say what spoils some of them.
+
+    :raises PreflightError: none of the rows renders.
     :raises RaybatchError: more rows fail than `tolerance` allows for the whole input.
     """
     for field, template in spec.row_templates():
@@ -131,26 +121,25 @@ def check_rows(
             text = f"{field}: {lookalike!r} is taken as text"
             remedy = "only {row.name} and {row['any name']} are placeholders."
             emit(Notice(level="warning", message=f"{text}; {remedy}"))
-    sampled = take()
     failures, rows = sampled.failures, count_of(sampled.rows, "row")
     if failures and not sampled.requests and not spec.answers_lines:
         _, first = failures[0]
         field = "images" if first.step == "media" else "prompt"
         none = f"{field}: none of the first {rows} makes a request; the first fails in step {first.step!r}"
         raise refusal_by(none, first)
+    tolerance.before(failures, sampled.rows)
+    warnings = []
     if failures:
-        tolerance.before(failures, sampled.rows)
         become = "error lines" if spec.answers_lines else "dead letters"
         why = counted(failures, shows_rows=spec.shows_rows)
-        text = f"{len(failures):,} of the first {rows} will be {become}: {why}."
-        emit(Notice(level="warning", message=text))
+        warnings.append(f"{len(failures):,} of the first {rows} will be {become}: {why}.")
     if blank := sum(map(is_blank, sampled.requests)):
-        text = (
+        warnings.append(
             f"prompt: {blank:,} of the first {rows} have only blank text for it and are asked all the same; "
             "set on_blank to 'null' if they need no answer."
         )
+    for text in warnings:
         emit(Notice(level="warning", message=text))
-    return sampled
 
 
 def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None) -> SampledRows:
@@ -231,7 +220,7 @@ def _with_late_columns(
     spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None
 ) -> Source:
     """Add columns of JSONL that arguments name and only later rows have; their type is not known yet."""
-    missing = {name for step in spec.step_specs() for name in _named_columns(step)} - {*source.columns}
+    missing = {name for step in spec.step_specs() for name in named_columns(step)} - {*source.columns}
     if source.listing.format != "jsonl" or source.rows <= _SAMPLE_ROWS or not missing:
         return source
     reader, late = Reader(source.listing, None, credentials), set[str]()
@@ -250,109 +239,76 @@ def _with_partitions(schema: pa.Schema, folders: Sequence[Partition]) -> pa.Sche
     return pa.schema(list(types.items()))
 
 
-def _named_columns(spec: BatchInferenceSpec) -> dict[str, str]:
-    """Columns of the source that a step needs, each with the argument that names it."""
-    wanted = dict(spec.column_arguments())
-    for argument in ("sampling_column", "adapter_column", "id_column"):
-        if (column := getattr(spec, argument)) is not None:
-            wanted.setdefault(column, argument)
-    wanted = {
-        column: argument if argument == "id_column" else spec.step_prefix + argument
-        for column, argument in wanted.items()
-    }
-    for column in spec.condition_columns:
-        wanted.setdefault(column, f"{spec.step_prefix}when")
-    for column in spec.question.earlier_columns:
-        wanted.pop(column, None)
-    return wanted
+def check_ids(
+    source: Source, column: str, credentials: AwsCredentials | None, are_lines: bool = False
+) -> None:
+    """Read the ids of all rows, keep 8 bytes of hash each, and read those with equal hashes again.
 
-
-def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
-    if not source.rows and not source.columns:
-        return
-    wanted = _named_columns(spec)
-    # A CSV file that lacks a header has its first row taken for one.
-    files = source.listing.files if source.listing.format == "csv" else ()
-    with_header = next((file for file in files if file.csv.header is True), None)
-    earlier = spec.question.earlier_columns
-    where = "the source with the columns of earlier steps" if earlier else "the source"
-    for name, field in wanted.items():
-        if name not in source.columns:
-            raise _missing(field, name, [*earlier, *source.columns], where, with_header)
-    folders = partitions(source.listing)
-    for file, schema, named in zip(source.listing.files, source.surveyed.schemas, folders, strict=True):
-        for name, field in wanted.items():
-            if schema and name not in schema.names and name not in named:
-                raise _missing(field, name, [*schema.names, *named], file.uri, with_header)
-
-
-def _missing(field: str, name: str, columns: list[str], where: str, csv: SourceFile | None) -> PreflightError:
-    """The error of a column that is not there.
-
-    :param csv: a file whose first row, which may be one of values, names the columns.
+    :param are_lines: whether the rows are lines of an OpenAI batch file; without an id, one gets an error.
+    :raises PreflightError: a row has no id, or two rows have the same.
+    :raises StorageError: the source can't be read.
     """
-    near = nearest(name, columns)
-    meant = f"; did you mean {near!r}" if near else ""
-    for other in OTHER_DELIMITERS:
-        if csv is not None and any(name in column.split(other) for column in columns):
-            meant = f"; set {csv.options_with(delimiter=other)} if that separates them"
-    shown, others = columns[:_SHOWN_COLUMNS], len(columns) - _SHOWN_COLUMNS
-    more = f" and {others:,} more" if others > 0 else ""
-    return PreflightError(
-        f"{field}: {where} has no column {name!r}{meant} (its columns: {', '.join(shown) or 'none'}{more}).",
-        public=f"{field}: {where} has no column {name!r}; if a file has no header, set csv_options."
-        if csv is not None
-        else None,
-    )
+    chunks = source.chunks(ROWS_PER_CHUNK)
+    runs = [list(run) for _, run in groupby(chunks, key=_decoded_together)]
+
+    def hashes(run: Sequence[Chunk]) -> npt.NDArray[np.int64]:
+        # One reader per row group, so that the group is decoded once.
+        reader = Reader(source.listing, [column], credentials, whole=False)
+        found = ((chunk, _ids(reader, chunk, column)) for chunk in run)
+        if not are_lines:
+            found = ((chunk, _needed(ids, chunk, column)) for chunk, ids in found)
+        return np.concatenate([np.array([hash(one) for one in ids if one], np.int64) for _, ids in found])
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(hashes, runs))
+    together = np.sort(np.concatenate([*found, np.empty(0, np.int64)]))
+    candidates = set(together[1:][together[1:] == together[:-1]].tolist())
+    if candidates:
+        reader = Reader(source.listing, [column], credentials, whole=False)
+        _refuse_duplicates(candidates, chunks, reader, column, are_lines)
 
 
-def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
-    """Refuse ``{name}`` if `name` is a column: it is text, and each row would make the same request."""
-    earlier = spec.question.earlier_columns
-    known = [*earlier, *reversed(source.columns)]
-    columns = {name.casefold(): name for name in known if not name.isdigit()}
-    for field, text in spec.row_templates():
-        for braced, name in RowTemplate(text).braced.items():
-            if (column := columns.get(name.casefold())) is not None:
-                plain = f"{{{braced.strip('{} ')}}}"
+def _decoded_together(chunk: Chunk) -> tuple[int, int]:
+    """The same for all chunks of a row group; a chunk of text is read alone."""
+    return chunk.file, chunk.group if chunk.group >= 0 else -1 - chunk.ordinal
+
+
+def _ids(reader: Reader, chunk: Chunk, column: str) -> list[str | None]:
+    # A line that is not a row needs no id: it becomes a dead letter.
+    # CSV has no null, so an empty text counts as a missing id.
+    return [
+        as_text(row.get(column)) or None if isinstance(row, dict) else "" for row in reader.read(chunk).rows
+    ]
+
+
+def _needed(ids: list[str | None], chunk: Chunk, column: str) -> list[str | None]:
+    if None in ids:
+        raise PreflightError(
+            f"id_column: row {chunk.ordinal + ids.index(None)} has no value in column {column!r}; every row "
+            "needs an id, or leave id_column out."
+        )
+    return ids
+
+
+def _refuse_duplicates(
+    candidates: set[int], chunks: Sequence[Chunk], reader: Reader, column: str, are_lines: bool
+) -> None:
+    seen: dict[str, int] = {}
+    for chunk in chunks:
+        for position, one in enumerate(_ids(reader, chunk, column)):
+            if not one or hash(one) not in candidates:
+                continue
+            if one in seen and are_lines:
+                lines = f"source: lines {seen[one] + 1} and {chunk.ordinal + position + 1}"
+                then = "answers are found by it, so each may be there once."
                 raise PreflightError(
-                    f"{field}: {braced!r} is taken as text, but {column!r} is a column; write "
-                    f"{placeholder(column)} for its value, or {{'{plain}'}} for the text {plain}."
+                    f"{lines} both have the {column} {one!r}; {then}",
+                    public=f"{lines} have the same {column}; {then}",
                 )
-
-
-def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
-    chosen, names = spec.response_column, task_of(spec).column_names
-    if chosen is not None and [name.lower() for name in names].count(chosen.lower()) > 1:
-        raise PreflightError(
-            f"response_column: {chosen!r} is also the name of another output column (they are "
-            f"{', '.join(names)}); choose another name."
-        )
-    outputs = {name.lower() for name in names}
-    double = next((name for name in source.columns if name.lower() in outputs), None)
-    if double is not None:
-        case = "" if double in names else ", since many warehouses ignore case"
-        field, remedy = "output_prefix", "set output_prefix, for example to 'llm_'"
-        if spec.step_name:
-            field, remedy = f"steps: {spec.step_name}", "rename the step"
-        if chosen is not None and double.lower() == chosen.lower():
-            field, remedy = "response_column", "choose another name for the response"
-        raise PreflightError(
-            f"{field}: the source has a column {double!r} already, which is also an output column{case}; "
-            f"{remedy}."
-        )
-
-
-def _check_images(spec: BatchInferenceSpec, source: Source) -> None:
-    for name in spec.images:
-        kind = source.schema.field(name).type if name in source.schema.names else pa.null()
-        if not may_hold_images(kind):
-            text = (
-                f"images: column {name!r} has the type {kind}, and images are bytes, structs with 'bytes' or "
-                "'path', references as text, or lists of these; name the column that holds them."
-            )
-            raise PreflightError(spec.step_prefix + text)
-
-
-SOURCE_CHECKS = (_check_columns, _check_braces, _check_collisions, _check_images)
-"""Whether the spec fits the source; each raises :class:`PreflightError`."""
+            if one in seen:
+                rows = f"id_column: rows {seen[one]} and {chunk.ordinal + position}"
+                then = f"in column {column!r}; ids name rows, so each may be there once."
+                raise PreflightError(
+                    f"{rows} both have {one!r} {then}", public=f"{rows} have the same value {then}"
+                )
+            seen[one] = chunk.ordinal + position

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from airflow_provider_raybatch import __version__
 from airflow_provider_raybatch.contract.arguments.engine import ModelArguments
@@ -30,8 +30,9 @@ from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.request_values import whole_number
 from airflow_provider_raybatch.job.preflight import model_check, model_version
 from airflow_provider_raybatch.job.preflight.adapter_check import check_adapters
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.model_look import refuse_missing
+from airflow_provider_raybatch.job.preflight.model_files import refuse_missing
 from airflow_provider_raybatch.job.preflight.model_version import Version
 from airflow_provider_raybatch.job.preflight.sampling_check import asked_by
 from airflow_provider_raybatch.job.row import Request
@@ -47,14 +48,6 @@ _FILLED_IN = {"template_time", "adapter_digests"}
 _ASKED = {name for group in _ARGUMENTS for name in group.model_fields} - _FILLED_IN
 _TOKENISED = {"special_tokens_in_text", "on_overlong", "chunk_tokens", "chunk_overlap_tokens"}
 """What decides which tokens the engine gets of a request, and which requests fail."""
-_NUMBERS = {
-    "frequency_penalty": (-2, 2), "max_tokens": (1, 2**31 - 1), "min_p": (0, 1), "presence_penalty": (-2, 2),
-    "repetition_penalty": (0.01, 2), "seed": (0, 2**31 - 1), "temperature": (0, 2), "top_p": (0.01, 1),
-}  # fmt: skip
-"""Sampling parameters that vLLM takes within these bounds, whatever the model."""
-_WHOLE = {"max_tokens", "seed"}
-_OF_OTHERS = {"min_tokens", "n"}
-"""Parameters whose check depends on the numbers of others."""
 _MOST_SHAPES = 4096
 _WORDS = {"role", "type"}
 """Keys of a message, or of a part of one, whose values templates compare."""
@@ -78,74 +71,63 @@ class Kept:
 _JSON = TypeAdapter(Kept)
 
 
-def check_unless_kept(
-    spec: BatchInferenceSpec, requests: Sequence[Request], environment: dict[str, SecretStr]
-) -> ModelCheck:
+def check_unless_kept(asked: AskedModel) -> ModelCheck:
     """What :func:`~airflow_provider_raybatch.job.preflight.model_check.check_model` finds, or has found.
 
     :raises RaybatchError: whatever is wrong, as one sentence.
     """
-    refuse_missing(spec)
-    return _kept_or_made(_kept, spec, requests, environment)
+    refuse_missing(asked)
+    return _kept_or_made(_kept, asked)
 
 
-def check_rows_anew(
-    spec: BatchInferenceSpec, requests: Sequence[Request], environment: dict[str, SecretStr]
-) -> ModelCheck:
+def check_rows_anew(asked: AskedModel) -> ModelCheck:
     """The same for a check that has counted these rows: one of others knows their bytes alone.
 
     :raises PreflightError: whatever is wrong, as one sentence.
     """
-    return _kept_or_made(_kept_of_rows, spec, requests, environment)
+    return _kept_or_made(_kept_of_rows, asked)
 
 
 def _kept_or_made(
-    find: Callable[[Path | None, BatchInferenceSpec, Sequence[Request]], ModelCheck | None],
-    spec: BatchInferenceSpec,
-    requests: Sequence[Request],
-    environment: dict[str, SecretStr],
+    find: Callable[[Path | None, AskedModel], ModelCheck | None], asked: AskedModel
 ) -> ModelCheck:
     """A check that is made is kept for the same rows, and for others where they would get the same."""
-    version = _current(spec, environment)
-    place = _place(spec, requests, version, environment)
-    if (known := find(place, spec, requests)) is not None:
+    version = _current(asked)
+    place = _place(asked, version)
+    if (known := find(place, asked)) is not None:
         return known
-    found = model_check.check_model(spec, requests, environment)
-    if place is not None and version is not None and _is_lasting(found, spec, version):
-        _write(_of_rows(place), Kept(found, frozenset(), _digest_of(spec, requests)))
+    found = model_check.check_model(asked)
+    if place is not None and version is not None and _is_lasting(found, asked.spec, version):
+        _write(_of_rows(place), Kept(found, frozenset(), _digest_of(asked)))
         if not found.failures and not found.truncated:
-            _write(place, Kept(found, _with_earlier(place, shapes(requests))))
+            _write(place, Kept(found, _with_earlier(place, shapes(asked.requests))))
     return found
 
 
-def kept(
-    spec: BatchInferenceSpec, requests: Sequence[Request], environment: Mapping[str, SecretStr]
-) -> ModelCheck | None:
+def kept(asked: AskedModel) -> ModelCheck | None:
     """A check that is kept on this node, found without vLLM; a model by name costs a request to the hub."""
-    return _kept(_place(spec, requests, _current(spec, environment), environment), spec, requests)
+    return _kept(_place(asked, _current(asked)), asked)
 
 
-def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]) -> ModelCheck | None:
-    found = _kept_of_rows(place, spec, requests)
+def _kept(place: Path | None, asked: AskedModel) -> ModelCheck | None:
+    found = _kept_of_rows(place, asked)
     if found is not None:
         return found
     known = None if place is None else _read(place)
-    if known is None or not _surely_fit(requests, known.checked.context):
+    if known is None or not _surely_fit(asked.requests, known.checked.context):
         return None
-    if not shapes(requests) <= known.shapes:
+    if not shapes(asked.requests) <= known.shapes:
         return None
-    needed = min(known.checked.context, _most_tokens(spec, requests))
-    return replace(_of_spec(known.checked, spec), needed=needed, is_kept=True)
+    needed = min(known.checked.context, _most_tokens(asked.spec, asked.requests))
+    return replace(_of_spec(known.checked, asked.spec), needed=needed, is_kept=True)
 
 
-def _kept_of_rows(
-    place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]
-) -> ModelCheck | None:
+def _kept_of_rows(place: Path | None, asked: AskedModel) -> ModelCheck | None:
     """One that has counted these rows, as of an attempt before."""
     known = None if place is None else _read(_of_rows(place))
-    if known is None or known.rows != _digest_of(spec, requests):
+    if known is None or known.rows != _digest_of(asked):
         return None
-    return _of_spec(known.checked, spec)
+    return _of_spec(known.checked, asked.spec)
 
 
 def _of_spec(found: ModelCheck, spec: BatchInferenceSpec) -> ModelCheck:
@@ -156,16 +138,17 @@ def _of_rows(place: Path) -> Path:
     return place.with_suffix(".rows.json")
 
 
-def _digest_of(spec: BatchInferenceSpec, requests: Sequence[Request]) -> str:
-    limit = str(spec.sampling.get("max_tokens"))
-    return hex_digest("\n".join([limit, *(request.as_json() for request in requests)]))
+def _digest_of(asked: AskedModel) -> str:
+    limit = str(asked.spec.sampling.get("max_tokens"))
+    return hex_digest("\n".join([limit, *(request.as_json() for request in asked.requests)]))
 
 
-def _current(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> Version | None:
+def _current(asked: AskedModel) -> Version | None:
     """The version that the check would read; ``None`` if the check may not be kept."""
+    spec = asked.spec
     if any(map(_exists, _texts(spec.engine_args))):
         return None
-    return model_version.current(spec.model, spec.engine_args, model_version.hub_token(environment))
+    return model_version.current(spec.model, spec.engine_args, model_version.hub_token(asked.environment))
 
 
 def _is_lasting(found: ModelCheck, spec: BatchInferenceSpec, version: Version) -> bool:
@@ -185,17 +168,12 @@ def folder() -> Path | None:
     return None
 
 
-def _place(
-    spec: BatchInferenceSpec,
-    requests: Sequence[Request],
-    version: Version | None,
-    environment: Mapping[str, SecretStr],
-) -> Path | None:
+def _place(asked: AskedModel, version: Version | None) -> Path | None:
     """The file of a check; ``None`` if it may not be kept."""
-    home = folder()
+    spec, home = asked.spec, folder()
     if home is None or version is None:
         return None
-    adapters = _adapters(spec, environment)
+    adapters = _adapters(asked)
     if adapters is None:
         return None
     content = {
@@ -206,12 +184,11 @@ def _place(
             _version("xgrammar"),
         ],
         "files": version.files,
-        "asked": spec.model_dump(mode="json", include=_ASKED | _TOKENISED)
-        | {"sampling": _decisive(spec.sampling)},
+        "asked": spec.model_dump(mode="json", include=_ASKED | _TOKENISED),
         "tools": {step: [one.tools, one.tool_choice] for step, one in spec.with_tools.items()},
         "by_lines": spec.asks_by_lines,
         "engine": [spec.engine, spec.engine_args],
-        "structured_outputs": asked_by(spec, requests),
+        "structured_outputs": asked_by(spec, asked.requests),
         "accelerator": [spec.gpus_per_replica, spec.accelerator_type],
         "adapters": adapters,
         "images": bool(spec.image_columns),
@@ -219,24 +196,10 @@ def _place(
     return home / f"{hex_digest(json.dumps(content, sort_keys=True, default=str))}.json"
 
 
-def _decisive(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that the check has something to say about."""
-    if not _OF_OTHERS.isdisjoint(sampling):
-        return dict(sampling)
-    return {name: value for name, value in sampling.items() if not _is_taken(name, value)}
-
-
-def _is_taken(name: str, value: Any) -> bool:
-    if name not in _NUMBERS or type(value) not in ({int} if name in _WHOLE else {int, float}):
-        return False
-    least, most = _NUMBERS[name]
-    return bool(least <= value <= most)
-
-
-def _adapters(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> dict[str, str] | None:
+def _adapters(asked: AskedModel) -> dict[str, str] | None:
     """Digests of the adapters now; ``None`` if the check has something to say about them."""
     with contextlib.suppress(PreflightError):
-        return {name: one.digest for name, one in check_adapters(spec, environment).items()}
+        return {name: one.digest for name, one in check_adapters(asked).items()}
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import count_of, version_parts
+from airflow_provider_raybatch.contract.text import version_parts
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.context_length import (
     AskedContext,
@@ -26,20 +26,14 @@ from airflow_provider_raybatch.job.planning.model_fit import (
     fit_of,
     refusal,
     refusal_on_cpus,
-    tokens_in_words,
     weights_on_cpus,
 )
 from airflow_provider_raybatch.job.planning.model_shape import shape_of
 from airflow_provider_raybatch.job.planning.plan import ClusterView
-from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
-from airflow_provider_raybatch.job.preflight.model_look import weights_of
+from airflow_provider_raybatch.job.preflight.model_files import ModelFiles, weights_of
 
 _WITHOUT_GRAPHS = (0, 26)
 """The vLLM that was measured not to set memory aside for CUDA graphs; 0.29 does by default."""
-_SURPRISE = 0.1
-"""Of the tokens: on H200s it was 0.11 %; where 4 GiB are left, a tenth is less than half a GiB."""
-_QUANTISATION = "hf_quant_config.json"
-"""Where ModelOpt kept what others write into ``config.json``; vLLM reads it, too."""
 _RAYS_MEMORY = ("memory", "object_store_memory")
 """Resources that together are the memory that was free when Ray started."""
 
@@ -68,9 +62,10 @@ def check_memory(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: Cl
     """
     if model is None:
         return None
-    _refuse(spec, model, cluster)
     if not plan.make(spec, 1, cluster).gpus:
+        _refuse_on_cpus(spec, model, cluster)
         return None
+    _refuse_weights(spec, model, cluster)
     fit = expected_fit(spec, model, cluster)
     if len(known_gpus(cluster.gpu_types(spec.accelerator_type))) != 1 or fit.fits is None:
         return None
@@ -89,21 +84,6 @@ def refuse_share(spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterVi
     """
     if plan.make(spec, 1, cluster).gpus:
         _refuse_weights(spec, model, cluster)
-
-
-def refuse_by_config(spec: BatchInferenceSpec, files: ModelFiles, cluster: ClusterView) -> None:
-    """Refuse weights that no GPU or node holds by the model's files alone, before vLLM is imported.
-
-    :raises PreflightError: the weights exceed all memory, however the architecture fills in the config.
-    """
-    model = None
-    with contextlib.suppress(Exception):  # a config may be anything
-        config = {"tie_word_embeddings": True, **files.json("config.json")}
-        if _QUANTISATION in files.sizes:
-            config.setdefault("quantization_config", files.json(_QUANTISATION))
-        model = model_sizes(config, files, None)
-    if model is not None:
-        _refuse(spec, model, cluster)
 
 
 def expected_fit(spec: BatchInferenceSpec, model: ModelSizes | None, cluster: ClusterView) -> ModelFit:
@@ -166,23 +146,6 @@ def expected_tokens(spec: BatchInferenceSpec, model: ModelSizes | None, cluster:
     return 0 if memory is None else memory.tokens
 
 
-def cache_differs(expected: int, reported: Any) -> str:
-    """That vLLM's KV cache is not as large as was expected, in one sentence; empty if it is.
-
-    :param expected: tokens; 0 if nothing was.
-    :param reported: by vLLM; ``None`` if no engine has told.
-    """
-    if not expected or not isinstance(reported, int) or not reported:
-        return ""
-    share = reported / expected - 1
-    if abs(share) <= _SURPRISE:
-        return ""
-    return (
-        f"memory: vLLM's KV cache holds {count_of(reported, 'token')}, {abs(share):.0%} "
-        f"{'more' if share > 0 else 'fewer'} than the {tokens_in_words(expected)} that were expected"
-    )
-
-
 def _refuse_weights(
     spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView, tokens: int = 0
 ) -> None:
@@ -196,13 +159,6 @@ def _refuse_weights(
         why = refusal(model, spec.model, spec.engine_args, gpus, of_a_node)
     if why and not _may_grow(spec, cluster):
         raise PreflightError(why)
-
-
-def _refuse(spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView) -> None:
-    if plan.make(spec, 1, cluster).gpus:
-        _refuse_weights(spec, model, cluster)
-    else:
-        _refuse_on_cpus(spec, model, cluster)
 
 
 def _refuse_on_cpus(spec: BatchInferenceSpec, model: ModelSizes, cluster: ClusterView) -> None:

@@ -14,13 +14,16 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.text import hex_digest
-from airflow_provider_raybatch.job.preflight.model_loader import is_in_bucket, objects_digest
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.text import hex_digest, json_digest
+from airflow_provider_raybatch.storage.errors import NO_IDENTITY, StorageError, error_prefix
+from airflow_provider_raybatch.storage.folder import folder
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 """A commit of the hub's, as a whole text."""
@@ -153,28 +156,27 @@ def model_digest(name: str, revision: str) -> str:
     """Identifies a version of a model.
 
     In a folder, by names, sizes and content of its files; samples of large ones do, since weights that were
-    trained further differ everywhere. On the hub, by name and commit. In a bucket, see
-    :func:`~airflow_provider_raybatch.job.preflight.model_loader.objects_digest`.
+    trained further differ everywhere. On the hub, by name and commit. In buckets, see :func:`objects_digest`.
     """
     if is_in_bucket(name):
         return objects_digest(name)
-    folder = Path(name)
-    if folder.is_dir():
+    place = Path(name)
+    if place.is_dir():
         state = hashlib.sha256()
-        for path in [*sorted(file for file in folder.iterdir() if file.is_file()), *_of_modules(folder)]:
-            state.update(f"{path.relative_to(folder)}:{path.stat().st_size}\n".encode())
+        for path in [*sorted(file for file in place.iterdir() if file.is_file()), *_of_modules(place)]:
+            state.update(f"{path.relative_to(place)}:{path.stat().st_size}\n".encode())
             for piece in content_of(path):
                 state.update(piece)
         return state.hexdigest()[:32]
     return hex_digest(f"{name}@{revision}")
 
 
-def _of_modules(folder: Path) -> list[Path]:
+def _of_modules(model: Path) -> list[Path]:
     """Files in the folders of sentence-transformers' modules: they say how a vector is made."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        modules = json.loads((folder / "modules.json").read_bytes())
+        modules = json.loads((model / "modules.json").read_bytes())
         places = sorted({str(one.get("path") or "") for one in modules} - {""})
-        return [file for place in places for file in sorted((folder / place).iterdir()) if file.is_file()]
+        return [file for place in places for file in sorted((model / place).iterdir()) if file.is_file()]
     return []
 
 
@@ -220,3 +222,57 @@ def _commit(name: str, revision: str | None, resolved: str | None, file: str) ->
         return ""  # no name of the hub's, such as a bucket
     commit = Path(cached).parent.name if isinstance(cached, str) else ""
     return commit if COMMIT.fullmatch(commit) else ""
+
+
+_OWN_IDENTITY = (
+    "the nodes have no AWS credentials of their own; give them a role, since aws_conn_id reads neither "
+    "models nor adapters"
+)
+_STREAMER = "runai_model_streamer"
+_READERS = {"s3": f"{_STREAMER}_s3", "gs": f"{_STREAMER}_gcs", "az": f"{_STREAMER}_azure"}
+"""The streamer's package for each scheme that vLLM takes (its ``runai_utils.py``)."""
+
+
+def is_in_bucket(model: str) -> bool:
+    """Whether vLLM takes this for a model in an object store."""
+    scheme, found, _ = model.partition("://")
+    return bool(found) and scheme.lower() in _READERS
+
+
+def by_own_identity(text: str) -> str:
+    """An error's text without an advice that does not help: the job's connection is not for vLLM's files."""
+    return text.replace(NO_IDENTITY, _OWN_IDENTITY)
+
+
+def check_bucket(model: str) -> None:
+    """Check that this node can read the model's files.
+
+    :raises PreflightError: a package is missing, or there is nothing; S3 alone is looked into.
+    :raises StorageError: S3 does not let it.
+    """
+    reader = _READERS[model.partition("://")[0].lower()]
+    for package in (_STREAMER, reader):
+        if find_spec(package) is None:
+            raise PreflightError(
+                f"model: vLLM reads {model!r} with {package.replace('_', '-')}, which the cluster's nodes "
+                "lack; install vllm[runai] in their image, or copy the model to a folder that they can read."
+            )
+    objects_digest(model)
+
+
+def objects_digest(model: str) -> str:
+    """Over the names, sizes and entity tags of a model's objects in S3; over the name alone elsewhere.
+
+    :raises PreflightError: there are none.
+    :raises StorageError: they can't be listed.
+    """
+    if not model.lower().startswith("s3://"):
+        return json_digest([model])
+    try:
+        with error_prefix("model"):
+            entries = folder(model).list()
+    except StorageError as error:
+        raise StorageError(by_own_identity(str(error)), error.failure_class) from error
+    if not entries:
+        raise PreflightError(f"model: nothing is at {model!r}; correct the bucket or the prefix.")
+    return json_digest([(entry.path, entry.size, entry.version) for entry in entries])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.events import Notice
@@ -52,14 +52,9 @@ def check_prompts(
 
     :returns: a refusal where more of them fail than `tolerance` allows for the whole input.
     """
-    rows = count_of(sample.rows, "row")
     failures, marked = _failures_and_marked(spec, sample, checked)
-    ordinals = sample.ordinals()
-    # Behind the rows' own are the requests that stand for later steps, with the first row's text.
-    for place in sorted(place for place in failures if place >= len(ordinals) and 0 not in failures):
-        why = counted([(0, failures[place])], shows_rows=spec.shows_rows)
-        text = f"steps: {sample.requests[place].step}: its first request will fail: {why}."
-        emit(Notice(level="warning", message=text))
+    _warn_of_later_steps(spec, sample, failures, emit)
+    rows, ordinals = count_of(sample.rows, "row"), sample.ordinals()
     failed = [(ordinals[place], failures[place]) for place in sorted(failures) if place < len(ordinals)]
     if failed:
         remedy = ""
@@ -84,6 +79,19 @@ def check_prompts(
         text = f"{len(marked):,} of the first {rows} have special tokens in their text{which}"
         emit(Notice(level="warning", message=f"{text}, {special_tokens_effect(spec)}."))
     return None
+
+
+def _warn_of_later_steps(
+    spec: BatchInferenceSpec,
+    sample: SampledRows,
+    failures: Mapping[int, RowFailure],
+    emit: Callable[[Notice], None],
+) -> None:
+    """Behind the rows' own are the requests that stand for later steps, with the first row's text."""
+    for place in sorted(place for place in failures if place >= len(sample.ordinals()) and 0 not in failures):
+        why = counted([(0, failures[place])], shows_rows=spec.shows_rows)
+        text = f"steps: {sample.requests[place].step}: its first request will fail: {why}."
+        emit(Notice(level="warning", message=text))
 
 
 def _failures_and_marked(

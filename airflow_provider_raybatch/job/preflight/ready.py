@@ -1,170 +1,173 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All checks before a job pays for anything. The driver calls them in order, and starts replicas between.
+"""The checks of a job in their order, before it pays for anything. A preview makes the same ones.
 
-They only read the destination's journal. They write the marker of a response store, the copy of an earlier
-submission's manifest, and (deleted again) a file that shows whether the destination keeps jobs apart.
+The driver makes them list by list, and acts between: it starts replicas, and lets them load the model.
+Checks only read the destination's journal. :func:`survey_input` writes the marker of a response store, and
+(deleted again) a file that shows whether the destination keeps jobs apart.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.run_numbers import JobRecord
-from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.budget import check_prices
-from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
-from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.record import records_of
-from airflow_provider_raybatch.job.parts.ledger import Ledger, look_back
+from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.job.planning import cluster_view, plan
+from airflow_provider_raybatch.job.preflight.check import Check, Facts, first_failure
+from airflow_provider_raybatch.job.preflight.checked_job import (
+    CheckedEngine,
+    CheckedJob,
+    Services,
+    StepLedgers,
+    SurveyedInput,
+    checked_job,
+)
+from airflow_provider_raybatch.job.preflight.column_check import COLUMN_CHECKS, FIRST_COLUMNS
 from airflow_provider_raybatch.job.preflight.engine_check import (
     Emit,
     check_engine,
     check_names,
-    checked_model,
     tell_of_choices,
     tell_of_memory,
 )
 from airflow_provider_raybatch.job.preflight.input_check import (
     SampledRows,
+    check_ids,
     check_rows,
+    read_source,
     sample,
+    source_notes,
+    tolerance_of,
 )
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
+from airflow_provider_raybatch.job.preflight.parser_check import check_tools, schema_of_model, with_model
 from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_later_steps, check_prompts
-from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
-from airflow_provider_raybatch.job.preflight.row_ids import check_ids
-from airflow_provider_raybatch.job.preflight.services import Services
-from airflow_provider_raybatch.job.preflight.tool_check import check_tools
-from airflow_provider_raybatch.job.reuse.asked import Asked, asked_by
+from airflow_provider_raybatch.job.reuse.asked import asked_by
 from airflow_provider_raybatch.job.reuse.response_store import open_store
-from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.row_order import grouping
 from airflow_provider_raybatch.job.run.cpu_tasks import apart_if_users_code
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
-from airflow_provider_raybatch.job.work import CheckedModel, Job
-from airflow_provider_raybatch.storage.folder import folder
+from airflow_provider_raybatch.job.work import Job
 
 
-@dataclass(frozen=True)
-class SurveyedInput:
-    """The input, whose first rows have passed their checks.
-
-    :param spec: as it was submitted, with the schema of its Pydantic model.
-    :param tolerance: how many rows may fail.
-    :param store: the response store, if the job has one.
-    :param prefix: and `lengths`: see :func:`~airflow_provider_raybatch.job.row_order.regroup.grouping_for`.
-    """
-
-    spec: BatchInferenceSpec
-    source: Source
-    tolerance: Tolerance
-    store: ResponseStore | None = None
-    prefix: int = 0
-    lengths: tuple[int, ...] = ()
+def _software(spec: BatchInferenceSpec) -> None:
+    cluster_view.check_versions()
+    if spec.engine == ray_data_llm.NAME:
+        ray_data_llm.check_processor(spec)
 
 
-@dataclass(frozen=True)
-class CheckedEngine:
-    """An engine with its model, as they were checked.
-
-    :param spec: with the date that chat templates print.
-    :param refusal: too many of the first rows fail, unless they have an answer; no engine starts before.
-    """
-
-    spec: BatchInferenceSpec
-    check: ModelCheck
-    refusal: Refusal | None = None
-
-    @property
-    def model(self) -> CheckedModel:
-        """What engines load."""
-        return checked_model(self.spec, self.check)
+def _owner(services: Services) -> None:
+    services.journal.check_owner()
 
 
-@dataclass(frozen=True)
-class CheckedJob:
-    """A job that has passed all checks.
-
-    :param job: as replicas get it.
-    :param earlier: what earlier submissions finished of the same input and requests.
-    :param earlier_steps: the same of each step before the last one.
-    :param asked: what the requests depend on.
-    """
-
-    surveyed: SurveyedInput
-    engine: CheckedEngine
-    job: Job
-    earlier: Ledger
-    earlier_steps: Sequence[Ledger]
-    asked: Asked
+def _response_model(spec: BatchInferenceSpec) -> BatchInferenceSpec:
+    """The spec with the schema of its Pydantic model, which is a user's code."""
+    return with_model(spec, apart_if_users_code(spec, schema_of_model))
 
 
-def open_destination(services: Services, spec: BatchInferenceSpec) -> list[JobRecord] | BatchManifest:
+def _source(services: Services, spec: BatchInferenceSpec) -> Source:
+    source = read_source(spec, services.secrets.aws, services.secrets.hf_token)
+    for sentence in source_notes(source):
+        services.emit(events.Notice(message=sentence))
+    return source
+
+
+def _ids(services: Services, spec: BatchInferenceSpec, source: Source) -> None:
+    if spec.id_column in source.columns:
+        check_ids(source, spec.id_column, services.secrets.aws, are_lines=spec.asks_by_lines)
+
+
+def _sample(services: Services, spec: BatchInferenceSpec, source: Source) -> SampledRows:
+    first = spec.step_specs()[0]
+    return apart_if_users_code(first, sample)(first, source, services.secrets.aws)
+
+
+def _rows(services: Services, spec: BatchInferenceSpec, source: Source, sampled: SampledRows) -> None:
+    check_rows(spec.step_specs()[0], sampled, tolerance_of(spec, source), services.emit)
+
+
+def _later_steps(services: Services, spec: BatchInferenceSpec, source: Source) -> None:
+    check_later_steps(spec, source, services.secrets.aws, tolerance_of(spec, source), services.emit)
+
+
+def _engine(services: Services, spec: BatchInferenceSpec, sampled: SampledRows) -> ModelCheck:
+    """Replicas that have started may be asked."""
+    environment = credentials.environment(services.secrets)
+    return check_engine(spec, sampled.requests, environment, services.emit, services.launch)
+
+
+def _memory(services: Services, spec: BatchInferenceSpec, model: ModelCheck) -> ModelCheck:
+    return tell_of_memory(spec, model, services.emit)
+
+
+def _prompts(
+    services: Services, spec: BatchInferenceSpec, source: Source, sampled: SampledRows, model: ModelCheck
+) -> Refusal | None:
+    tell_of_choices(spec, model, sampled.requests, services.emit)
+    return check_prompts(spec, sampled, model, tolerance_of(spec, source), services.emit)
+
+
+def _job(services: Services, spec: BatchInferenceSpec, source: Source, model: ModelCheck) -> Job:
+    return checked_job(spec, model, source.listing, services.journal, services.secrets)
+
+
+def _earlier(services: Services, source: Source, job: Job) -> StepLedgers:
+    place, rows = services.journal.folder, source.rows
+    *earlier, last = [look_back(place, step.run_folder, rows) for step in job.steps]
+    return StepLedgers(tuple(earlier), last)
+
+
+NAMES = Check(check_names)
+SOFTWARE = (Check(_software), NAMES)
+OWNER = Check(_owner)
+RESPONSE_MODEL = Check(_response_model)
+SOURCE = (Check(_source), *COLUMN_CHECKS, Check(_ids))
+SAMPLE = Check(_sample, after=(FIRST_COLUMNS,))
+LATER_STEPS = Check(_later_steps, after=COLUMN_CHECKS)
+PROMPT = (Check(check_tools), SAMPLE, Check(_rows), LATER_STEPS)
+ENGINE = (Check(_engine, after=(NAMES,)), Check(_memory), Check(_prompts))
+"""Of requests to all steps, see :meth:`SampledRows.of_all_steps`."""
+EARLIER = (Check(_job), Check(_earlier))
+
+
+def open_destination(facts: Facts) -> list[JobRecord] | BatchManifest:
     """Check software and names, and that this run may claim the destination; add up what it has cost.
 
     :returns: the records of all earlier jobs of the task; or the dataset, if an earlier submission of this
         run committed it with the same arguments.
     :raises PreflightError: the destination belongs to another task.
     """
-    cluster_view.check_versions()
-    if spec.engine == ray_data_llm.NAME:
-        ray_data_llm.check_processor(spec)
-    check_names(spec)
+    first_failure(SOFTWARE, facts)
+    services = facts[Services]
     journal = services.journal
     if (committed := journal.committed()) is not None:
         return committed
-    journal.check_owner()
+    first_failure([OWNER], facts)
     records = records_of(journal.folder, layout.task_folder(journal.submission))
     services.money.begin(records, journal.submission.run_token)
     return records
 
 
-def journal_of(spec: BatchInferenceSpec, submission: Submission, secrets: Secrets) -> Journal:
-    """The journal of the destination, for a submission."""
-    take_over = spec.on_destination_owned == "take_over"
-    return Journal(folder(spec.destination, secrets.aws), submission, take_over, spec.fingerprint)
-
-
-def with_response_model(spec: BatchInferenceSpec) -> BatchInferenceSpec:
-    """`spec` with the schema of its Pydantic model, which is a user's code."""
-    return with_model(spec, apart_if_users_code(spec, schema_of_model))
-
-
-def survey_input(
-    services: Services, spec: BatchInferenceSpec, source: Source
-) -> tuple[SurveyedInput, SampledRows]:
-    """Check ids, the first rows, and that destination and response store are writable.
-
-    :returns: the input, and its first rows.
-    """
-    emit, aws = services.emit, services.secrets.aws
-    tolerance = Tolerance(spec, source.rows, all_may_fail=spec.answers_lines)
-    if spec.id_column is not None:
-        check_ids(source, spec.id_column, aws, are_lines=spec.asks_by_lines)
+def survey_input(facts: Facts) -> SurveyedInput:
+    """Check source, ids and first rows, and that destination and response store are writable."""
+    services, spec = facts[Services], facts[BatchInferenceSpec]
+    first_failure(SOURCE, facts)
     services.start_up.ended("source")
-    check_tools(spec)
-    first = spec.step_specs()[0]
-    take = partial(apart_if_users_code(first, sample), first, source, aws)
-    sampled = check_rows(first, take, tolerance, emit)
-    check_later_steps(spec, source, aws, tolerance, emit)
+    first_failure(PROMPT, facts)
     services.journal.check_conditional_writes()
-    store = open_store(spec, aws, emit)
+    store = open_store(spec, services.secrets.aws, services.emit)
     services.start_up.ended("prompt")
-    texts = [grouping.text_of(request) for request in sampled.requests]
+    source, requests = facts[Source], facts[SampledRows].requests
+    texts = [grouping.text_of(request) for request in requests]
     if spec.deduplicate:  # the engine is asked once
         texts = list(dict.fromkeys(texts))
-    prefix, lengths = grouping.scattered_prefix(texts, source.rows), grouping.sample_of(sampled.requests)
-    return SurveyedInput(spec, source, tolerance, store, prefix, lengths), sampled
+    prefix, lengths = grouping.scattered_prefix(texts, source.rows), grouping.sample_of(requests)
+    return SurveyedInput(spec, source, tolerance_of(spec, source), store, prefix, lengths)
 
 
 def check_gpu_prices(spec: BatchInferenceSpec, rows: int, emit: Emit) -> None:
@@ -174,33 +177,18 @@ def check_gpu_prices(spec: BatchInferenceSpec, rows: int, emit: Emit) -> None:
             emit(events.Notice(level="warning", message=text))
 
 
-def check_model(
-    services: Services, spec: BatchInferenceSpec, sampled: SampledRows, tolerance: Tolerance
-) -> CheckedEngine:
-    """Check engine, model and prompts; replicas that have started may be asked.
-
-    :param sampled: the first rows, with a request for each later step.
-    """
-    emit, environment = services.emit, credentials.environment(services.secrets)
-    checked = check_engine(spec, sampled.requests, environment, emit, services.launch)
-    checked = tell_of_memory(spec, checked, emit)
-    refusal = check_prompts(spec, sampled, checked, tolerance, emit)
-    tell_of_choices(spec, checked, sampled.requests, emit)
-    return CheckedEngine(spec, checked, refusal)
+def checked_engine(facts: Facts) -> CheckedEngine:
+    """The engine as it was checked; a batch that ends later is published by it."""
+    engine = CheckedEngine(facts[BatchInferenceSpec], facts[ModelCheck], facts.get(Refusal))
+    facts.add(engine)
+    return engine
 
 
-def look_for_parts(
-    services: Services, surveyed: SurveyedInput, engine: CheckedEngine, job: Job
-) -> CheckedJob:
-    """Look for what earlier submissions finished."""
-    place, rows, refusal = services.journal.folder, surveyed.source.rows, engine.refusal
-    *earlier_steps, earlier = [look_back(place, step.run_folder, rows) for step in job.steps]
-    if refusal is not None and surveyed.store is None and not earlier.files:
-        refusal.unless(earlier.good)  # at once, without the keys of all rows
+def look_for_parts(facts: Facts, surveyed: SurveyedInput, engine: CheckedEngine) -> CheckedJob:
+    """Make the job of what was checked, and look for what earlier submissions finished."""
+    first_failure(EARLIER, facts)
+    job, earlier, refusal = facts[Job], facts[StepLedgers], engine.refusal
+    if refusal is not None and surveyed.store is None and not earlier.last.files:
+        refusal.unless(earlier.last.good)  # at once, without the keys of all rows
     asked = asked_by(engine.spec, engine.check.generation_defaults, engine.check.digests)
-    return CheckedJob(surveyed, engine, job, earlier, earlier_steps, asked)
-
-
-def with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:
-    """Let chat templates print the run's date, so that a retry makes the same requests."""
-    return spec.model_copy(update={"template_time": journal.run_began() or time.time()})
+    return CheckedJob(surveyed, engine, job, earlier.last, earlier.earlier_steps, asked)

@@ -1,22 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets vLLM check the job's sampling or pooling before an engine starts. That of a row fails it alone."""
+"""Lets vLLM check the job's sampling or pooling before an engine starts, and what a model may be asked for.
+
+Sampling of a row fails that row alone.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat, vllm_compat_models, vllm_compat_parsers
+from airflow_provider_raybatch.job.engine.request_values import check_token_ids
 from airflow_provider_raybatch.job.failures.diagnosis import short
-from airflow_provider_raybatch.job.preflight.model_look import GENERATES, wrong_task
+from airflow_provider_raybatch.job.preflight.check import Check
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel, LoadedModel
 from airflow_provider_raybatch.job.row import Request
 
 _COMPACTS = ("xgrammar", "guidance")
 """Backends that can write JSON without white space, in the order in which vLLM's `auto` tries them."""
 _MOST_KINDS = 64
+EMBEDS, CLASSIFIES, GENERATES = "makes embeddings", "classifies", "generates text"
+CLASSIFIES_TOKENS = "classifies each token"
+"""What a model does."""
+
+
+@dataclass(frozen=True)
+class CheckedSampling:
+    """The sampling parameters of a job that generates, as vLLM made them."""
+
+    params: Any
 
 
 def check_sampling(spec: BatchInferenceSpec) -> Any:
@@ -104,11 +120,14 @@ def _grammar_backend(spec: BatchInferenceSpec) -> str:
     return str(given.get("backend") or "auto") if isinstance(given, Mapping) else "auto"
 
 
-def check_pooling(spec: BatchInferenceSpec, config: Any) -> None:
+def check_pooling(model: LoadedModel) -> None:
     """Check what a model's config tells; its files have told most before, and its engine tells the rest.
 
     :raises PreflightError: the model generates, or vLLM refuses `pooling` for it.
     """
+    spec, config = model.spec, model.config
+    if not spec.pools:
+        return
     problem = wrong_task(spec.model_task, GENERATES) if vllm_compat.generates(config) else None
     if problem is not None:
         raise PreflightError(f"model: {spec.model!r} {problem}.")
@@ -123,3 +142,59 @@ def check_pooling(spec: BatchInferenceSpec, config: Any) -> None:
         vllm_compat_models.check_pooling_params(params, config)
     except Exception as error:  # its class differs between vLLM's versions
         raise PreflightError(f"pooling: vLLM refuses {spec.pooling!r}: {short(error)}.") from error
+
+
+def wrong_task(model_task: str, does: str, architecture: str = "") -> str | None:
+    """Why a model can't do a kind of task, as a clause after its name; ``None`` if it can.
+
+    :param does: what the model does; empty if that is not known.
+    """
+    served_by, lacks = _NEEDS.get(model_task, _NEEDS["generate"])
+    if not does or does == served_by:
+        return None
+    other = _OTHERWISE.get((model_task, does), "")
+    return f"{f'({architecture}) ' if architecture else ''}{does} and {lacks}{other}"
+
+
+_NEEDS = {
+    "generate": (GENERATES, "generates no text; choose a model that does, such as an instruct model"),
+    "embed": (
+        EMBEDS,
+        "makes no embeddings; model_task 'embed' needs an embedding model, such as one of "
+        "sentence-transformers",
+    ),
+    "classify": (
+        CLASSIFIES,
+        "has no head that classifies a text; model_task 'classify' needs a model with one, such as a "
+        "...ForSequenceClassification",
+    ),
+    "score": (
+        CLASSIFIES,
+        "scores no pairs; model_task 'score' needs a cross-encoder (reranker), a "
+        "...ForSequenceClassification with one label",
+    ),
+}
+"""By the kind of task, what models do that can do it, and what others lack."""
+_OTHERWISE = {
+    ("embed", GENERATES): (
+        ", or engine_args={'runner': 'pooling', 'convert': 'embed'} for this one's last token"
+    ),
+    ("score", EMBEDS): (
+        "; of this one, take vectors with model_task 'embed', and compare them by their cosine"
+    ),
+}
+"""By the kind of task and what the model does, what else it can be used for."""
+
+
+def _sampling(asked: AskedModel) -> CheckedSampling | None:
+    return None if asked.spec.pools else CheckedSampling(check_sampling(asked.spec))
+
+
+def _generation(model: LoadedModel, sampling: CheckedSampling) -> None:
+    if not vllm_compat.generates(model.config):  # its files may not tell
+        problem = wrong_task("generate", "is a pooling model")
+        raise PreflightError(f"model: {model.spec.model!r} {problem}.")
+    check_token_ids(sampling.params, model.tokenizer, model.vocabulary)
+
+
+SAMPLING, GENERATION, POOLING = Check(_sampling), Check(_generation), Check(check_pooling)

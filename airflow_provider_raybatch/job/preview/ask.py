@@ -20,11 +20,11 @@ from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgre
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words
 from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.preflight.check import Facts
 from airflow_provider_raybatch.job.preflight.engine_check import Emit, checked_model
-from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preview.asker import Asking, answers
-from airflow_provider_raybatch.job.preview.inspection import Inspected
-from airflow_provider_raybatch.job.preview.refusals import Refusals
+from airflow_provider_raybatch.job.preview.inspection import Refusals, Uncounted, would_run
 from airflow_provider_raybatch.job.preview.rows import PreviewedRows
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node
@@ -32,45 +32,41 @@ from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_l
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry, key_of
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES, EngineSource
 from airflow_provider_raybatch.job.warm_engines.warm_source import WarmEngineSource, engine_source
+from airflow_provider_raybatch.job.work import Job
 
 _POLL = 0.5
 _GIVE_BACK_SECONDS = 10.0
 
 
-def ask(
-    found: Inspected, rows: PreviewedRows, most: int, driver: Driver, refusals: Refusals
-) -> list[RowAnswer]:
+def ask(facts: Facts, rows: PreviewedRows, most: int, driver: Driver, refusals: Refusals) -> list[RowAnswer]:
     """The answers; none where the engine can't be asked, which `refusals` tell.
 
-    :param found: by :func:`~airflow_provider_raybatch.job.preview.inspection.inspect`.
+    :param facts: by :func:`~airflow_provider_raybatch.job.preview.inspection.inspect`.
     :param rows: the first `most` of them are asked.
     :raises RaybatchError: the job must end.
     """
-    asked, fits = len(rows.read), rows.fits
-    of_steps = asked_by_steps(found.spec.step_specs(), rows.requests(most))
-    longest = plan.longest_response(found.spec, of_steps)
-    made = plan.make(found.spec, max(1, asked), cluster_view.view(), longest)
+    spec, job, checked = facts[BatchInferenceSpec], facts.get(Job), facts.get(ModelCheck)
+    made = plan.make(spec, max(1, len(rows.read)), cluster_view.view())
     sizing = replace(made, replicas=1, fewest_replicas=None)
-    why_not = _why_not(found, asked, fits, sizing)
-    if why_not or found.job is None or found.checked is None:
+    why_not = _why_not(facts, rows, sizing)
+    if why_not or job is None or checked is None:
         refusals.note(f"ask: no row was asked, since {why_not}")
         return []
-    source, is_idle = _source(found.spec, found.job.environment, sizing)
-    driver.emit(_announced(found.spec, sizing, asked, is_idle))
-    model = checked_model(found.spec, found.checked)
-    asking = Asking(found.job, model, source, rows.read)
+    source, is_idle = _source(spec, job.environment, sizing)
+    driver.emit(_announced(spec, sizing, len(rows.read), is_idle))
+    asking = Asking(job, checked_model(spec, checked), source, rows.read)
     options = {"num_cpus": 0 if is_idle else sizing.cpus, **source.replica_options(sizing)}
     return _waited_for(asking, options, driver, refusals)
 
 
-def _why_not(found: Inspected, asked: int, fits: bool, sizing: Plan) -> str:
-    if found.spec.engine == ray_data_llm.NAME:
+def _why_not(facts: Facts, rows: PreviewedRows, sizing: Plan) -> str:
+    if facts[BatchInferenceSpec].engine == ray_data_llm.NAME:
         return "engine 'ray_data_llm' is a pipeline of Ray's, and no engine that a preview can ask"
-    if found.no_tokens:
-        return found.no_tokens
-    if found.job is None or not (found.source_fits and found.engine_fits and fits):
+    if (uncounted := facts.get(Uncounted)) is not None:
+        return uncounted.reason
+    if not (would_run(facts) and rows.fits):
         return "the job would be refused"
-    if not asked:
+    if not rows.read:
         return "none of these rows makes a request"
     if sizing.spans_nodes:
         return "the engine would span nodes, and a preview starts one on a single node"

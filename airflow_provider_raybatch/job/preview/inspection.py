@@ -1,53 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the checks of preflight that need no writing, starting or claiming of anything."""
+"""Makes the checks of a job, as far as they write, start and claim nothing, and goes on after a failure."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.events import Event, Notice, Phase
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.contract.text import count_of
+from airflow_provider_raybatch.contract.text import count_of, without_queries
 from airflow_provider_raybatch.job.control import private_package as credentials
+from airflow_provider_raybatch.job.entry.process import Driver
+from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask, look_back
+from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
-from airflow_provider_raybatch.job.preflight.condition_check import check_conditions
-from airflow_provider_raybatch.job.preflight.engine_check import (
-    check_engine,
-    tell_of_choices,
-    tell_of_memory,
-    vllm_is_here,
-    wait_for_engine_node,
+from airflow_provider_raybatch.job.preflight import engine_check, ready
+from airflow_provider_raybatch.job.preflight.check import Facts, all_failures
+from airflow_provider_raybatch.job.preflight.checked_job import (
+    Services,
+    StepLedgers,
+    journal_of,
+    with_time,
 )
-from airflow_provider_raybatch.job.preflight.input_check import (
-    SOURCE_CHECKS,
-    SampledRows,
-    check_rows,
-    read_source,
-    sample,
-    source_notes,
-)
+from airflow_provider_raybatch.job.preflight.column_check import COLUMN_CHECKS
+from airflow_provider_raybatch.job.preflight.input_check import SampledRows
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preflight.prompt_check import Refusal, check_later_steps, check_prompts
-from airflow_provider_raybatch.job.preflight.ready import journal_of, with_time
-from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
-from airflow_provider_raybatch.job.preflight.row_ids import check_ids
-from airflow_provider_raybatch.job.preflight.step_jobs import asked_by_steps, checked_job
-from airflow_provider_raybatch.job.preflight.tool_check import check_tools
-from airflow_provider_raybatch.job.preview.refusals import Refusals
+from airflow_provider_raybatch.job.preflight.prompt_check import Refusal
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
-from airflow_provider_raybatch.job.run.cpu_tasks import apart_if_users_code
-from airflow_provider_raybatch.job.run.launch import Launch
 from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.run.ray_data_llm.variants import engine_is_here
 from airflow_provider_raybatch.job.work import Job
@@ -56,111 +47,114 @@ from airflow_provider_raybatch.storage.folder import folder
 NOT_TRIED = "not tried, since nothing is written: whether destination and response store can be written"
 
 
-@dataclass
-class Inspected:
-    """What was found; ``None`` where an earlier refusal or the cluster leaves it unknown.
+class Refusals:
+    """Sentences so far, each once.
 
-    :param spec: as the job would have it when it began now.
-    :param sampled: requests of the first rows, and one for each later step.
-    :param checked: what the check of engine and model found.
-    :param refusal: of the first rows, unless they have an answer.
-    :param no_tokens: why tokens can't be counted, if they can't.
-    :param job: as the job's driver would hand it to replicas.
-    :param earlier: what earlier jobs of the run finished of these requests, of several steps of the first.
-    :param finished: the same of the last step.
-    :param store: the response store, if the job would search it.
-    :param source_fits: whether the source has what the task needs.
-    :param engine_fits: whether nothing speaks against engine and model.
+    :param forward: gets each :class:`Phase` at once.
+    :ivar sentences: why the job would be refused.
+    :ivar notices: what else it would say.
     """
 
-    spec: BatchInferenceSpec
-    secrets: Secrets
-    source: Source | None = None
-    sampled: SampledRows | None = None
-    checked: ModelCheck | None = None
-    refusal: Refusal | None = None
-    no_tokens: str = ""
-    job: Job | None = None
-    earlier: Ledger | None = None
-    finished: Ledger | None = None
-    store: StoredResponses | None = None
-    source_fits: bool = False
-    engine_fits: bool = False
+    def __init__(self, forward: Callable[[Event], object]) -> None:
+        self._forward = forward
+        self.sentences: list[str] = []
+        self.notices: list[str] = []
 
-    def asked(self, step: int = 0) -> Job:
-        """One step of the job, or its one question; where the model is not checked, its keys say nothing.
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Around a check: its error becomes a sentence. A defect of this package is still raised."""
+        try:
+            yield
+        except Exception as error:
+            failure_class, sentence = diagnose(error)
+            if failure_class is FailureClass.INTERNAL:
+                raise
+            self.refuse(without_queries(sentence))
 
-        :raises ValueError: the source can't be read.
-        """
-        if self.job is not None:
-            return self.job.steps[step]
-        if self.source is None:
-            raise ValueError("asked: the source could not be read")
-        spec = self.spec.step_specs()[step]
-        return Job(
-            spec=spec,
-            listing=self.source.listing,
-            folder=folder(self.spec.destination, self.secrets.aws),
-            part_folder="",
-            keyer=Keyer(spec, {}, Digests()),
-            credentials=self.secrets.aws,
-            environment=credentials.environment(self.secrets),
-        )
+    def refuse(self, sentence: str) -> None:
+        """Add a sentence."""
+        if sentence not in self.sentences:
+            self.sentences.append(sentence)
 
-    @property
-    def unfinished(self) -> int:
-        """Rows without an answer of an earlier job of the run."""
-        if self.source is None:
-            return 0
-        done = 0 if self.finished is None else self.finished.rows
-        return self.source.rows - done
+    def withdraw(self, *beginnings: str) -> None:
+        """Forget sentences that a later one says better."""
+        self.sentences = [one for one in self.sentences if not one.startswith(beginnings)]
+
+    def note(self, sentence: str) -> None:
+        """Add a notice."""
+        if sentence not in self.notices:
+            self.notices.append(sentence)
+
+    def emit(self, event: Event) -> None:
+        """As a job's: notices are kept, phases are forwarded, progress is dropped."""
+        if isinstance(event, Notice):
+            self.note(event.message)
+        elif isinstance(event, Phase):
+            self._forward(event)
+
+    def begin(self, check: str) -> None:
+        """Say which check begins, since it may take minutes."""
+        self.emit(Phase(phase="preflight", message=check))
 
 
-def inspect(
-    spec: BatchInferenceSpec, secrets: Secrets, refusals: Refusals, *, waits: bool = False
-) -> Inspected:
+@dataclass(frozen=True)
+class Uncounted:
+    """Tokens can't be counted.
+
+    :param reason: why not, as a notice.
+    """
+
+    reason: str
+
+
+def inspect(driver: Driver, refusals: Refusals, *, waits: bool = False) -> Facts:
     """Look at cluster, destination, source, first rows, engine and model.
 
     :param refusals: gets a sentence for each problem found, and each phase.
     :param waits: whether it waits for a node with vLLM, as its job would; else the model is not checked where
         no such node runs.
+    :returns: what was found, without what a failure or the cluster leaves unknown.
     """
-    found = Inspected(spec, secrets)
-    submission = spec.submission
-    if submission is None:
-        raise SpecError("submission: it must be filled before a job is inspected.")
     refusals.note(NOT_TRIED)
     refusals.begin("checking the cluster and the destination")
-    with refusals.caught():
-        cluster_view.check_versions()
-    if spec.engine == ray_data_llm.NAME:
+    facts = Facts(driver.spec)
+    all_failures(ready.SOFTWARE, facts, refusals.caught)
+    _open(facts, driver, refusals)
+    all_failures([ready.OWNER, ready.RESPONSE_MODEL], facts, refusals.caught)
+    if ready.RESPONSE_MODEL in facts.failed:
+        return facts
+    refusals.begin("listing and reading the source")
+    all_failures(ready.SOURCE, facts, refusals.caught)
+    if not facts.allow(ready.SAMPLE):
+        return facts
+    rows = facts[Source].rows
+    refusals.begin(f"checking prompt and columns, by the first of {count_of(rows, 'row')}")
+    all_failures(ready.PROMPT, facts, refusals.caught)
+    sampled = facts.get(SampledRows)
+    if sampled is not None and (sampled.requests or sampled.skipped):
+        facts.add(sampled.of_all_steps(facts[BatchInferenceSpec]))
+        _check_engine(facts, refusals, waits)
+    if facts.get(ModelCheck) is not None:
+        refusals.begin("looking for answers of earlier jobs")
+        all_failures(ready.EARLIER, facts, refusals.caught)
+    if (refusal := facts.get(Refusal)) is not None:
+        ledgers = facts.get(StepLedgers)
+        answered: RowMask = np.zeros(rows, np.bool_) if ledgers is None else ledgers.first.good
         with refusals.caught():
-            ray_data_llm.check_processor(spec)
-    journal = journal_of(spec, submission, secrets)
+            refusal.unless(answered)
+    return facts
+
+
+def _open(facts: Facts, driver: Driver, refusals: Refusals) -> None:
+    """Find the destination, and let chat templates print the date of a job that began now."""
+    spec, secrets = driver.spec, driver.secrets
+    journal = journal_of(spec, driver.submission, secrets)
+    timed = spec.model_copy(update={"template_time": time.time()})
     with refusals.caught():
         journal = _of_the_owner(journal, spec, secrets, refusals)
-        journal.check_owner()
-        found.spec = with_time(spec, journal)
-    found.spec = found.spec.model_copy(
-        update={
-            "submission": journal.submission,
-            "template_time": found.spec.template_time or time.time(),
-        }
-    )
-    if not refusals.passes(_take_model, found):
-        return found
-    tolerance = _look_at_rows(found, refusals)
-    sampled = found.sampled
-    if sampled is not None and (sampled.requests or sampled.skipped) and tolerance is not None:
-        found.engine_fits = refusals.passes(_look_at_model, found, tolerance, refusals, waits)
-    if found.checked is not None:
-        with refusals.caught():
-            _look_back(found, journal, refusals)
-    if found.refusal is not None and found.source is not None:
-        no_rows: RowMask = np.zeros(found.source.rows, np.bool_)
-        with refusals.caught():
-            found.refusal.unless(no_rows if found.earlier is None else found.earlier.good)
-    return found
+        timed = with_time(spec, journal)
+    facts.add(timed.model_copy(update={"submission": journal.submission}))
+    facts.add(Services(refusals.emit, secrets, journal, Money(spec)))
 
 
 def _of_the_owner(
@@ -181,69 +175,24 @@ def _of_the_owner(
     return journal_of(spec, journal.submission.model_copy(update=owner), secrets)
 
 
-def _take_model(found: Inspected) -> None:
-    """Take the JSON schema of a Pydantic model that `response_format` names."""
-    found.spec = with_model(found.spec, apart_if_users_code(found.spec, schema_of_model))
-
-
-def _look_at_rows(found: Inspected, refusals: Refusals) -> Tolerance | None:
-    spec, aws = found.spec, found.secrets.aws
-    refusals.begin("listing and reading the source")
-    with refusals.caught():
-        found.source = read_source(spec, aws, found.secrets.hf_token)
-    source = found.source
-    if source is None:
-        return None
-    for sentence in source_notes(source):
-        refusals.note(sentence)
-    first = spec.step_specs()[0]
-    checks = [refusals.passes(check, step, source) for step in spec.step_specs() for check in SOURCE_CHECKS]
-    found.source_fits = refusals.passes(check_conditions, spec, source) and all(checks)
-    if spec.id_column is not None and spec.id_column in source.columns:
-        with refusals.caught():
-            check_ids(source, spec.id_column, aws, are_lines=spec.asks_by_lines)
-    if not checks[0]:  # that it has the columns of the first prompt
-        return None
-    tolerance = Tolerance(spec, source.rows, all_may_fail=spec.answers_lines)
-    refusals.begin(f"checking prompt and columns, by the first of {count_of(source.rows, 'row')}")
-    with refusals.caught():
-        sampled = apart_if_users_code(first, sample)(first, source, aws)
-        found.sampled = sampled._replace(requests=asked_by_steps(spec.step_specs(), sampled.requests))
-        check_tools(spec)
-        check_rows(first, lambda: sampled, tolerance, refusals.emit)
-    if found.source_fits:
-        fits = refusals.passes(check_later_steps, spec, source, aws, tolerance, refusals.emit)
-        found.source_fits = fits
-    return tolerance
-
-
-def _look_at_model(found: Inspected, tolerance: Tolerance, refusals: Refusals, waits: bool) -> None:
-    spec, sampled = found.spec, found.sampled
-    if sampled is None:
-        return
+def _check_engine(facts: Facts, refusals: Refusals, waits: bool) -> None:
+    spec = facts[BatchInferenceSpec]
     if waits:
         with refusals.caught():
-            wait_for_engine_node(spec, False, refusals.emit)
-    found.no_tokens = _why_unseen(spec)
-    if found.no_tokens:
-        refusals.note(found.no_tokens)
+            engine_check.wait_for_engine_node(spec, False, refusals.emit)
+    if unseen := _why_unseen(spec):
+        refusals.note(unseen)
+        facts.add(Uncounted(unseen))
         return
-    environment = credentials.environment(found.secrets)
     refusals.begin(f"checking engine {spec.engine!r} and model {spec.model!r}")
-    with refusals.caught():
-        checked = check_engine(spec, sampled.requests, environment, refusals.emit, Launch())
-        found.checked = checked
-        with refusals.caught():
-            found.checked = checked = tell_of_memory(spec, checked, refusals.emit)
-        found.refusal = check_prompts(spec, sampled, checked, tolerance, refusals.emit)
-        tell_of_choices(spec, checked, sampled.requests, refusals.emit)
+    all_failures(ready.ENGINE, facts, refusals.caught)
     if spec.engine == ray_data_llm.NAME and not engine_is_here(spec):
-        found.no_tokens = "tokens are not counted: another server has the tokenizer"
+        facts.add(Uncounted("tokens are not counted: another server has the tokenizer"))
 
 
 def _why_unseen(spec: BatchInferenceSpec) -> str:
     """Why the model can't be checked now, though the job might run; empty if it can be."""
-    if spec.engine == "echo" or not engine_is_here(spec) or vllm_is_here():
+    if spec.engine == "echo" or not engine_is_here(spec) or engine_check.vllm_is_here():
         return ""
     if cluster_view.gpu_node(spec.accelerator_type) is not None:
         return ""
@@ -256,27 +205,52 @@ def _why_unseen(spec: BatchInferenceSpec) -> str:
     return "the model was not checked and tokens are not counted: no node that runs now has vLLM" + outlook
 
 
-def _look_back(found: Inspected, journal: Journal, refusals: Refusals) -> None:
-    spec, source, checked = found.spec, found.source, found.checked
-    if source is None or checked is None:
-        return
-    refusals.begin("looking for answers of earlier jobs")
-    found.job = job = checked_job(spec, checked, source.listing, journal, found.secrets)
-    ledgers = [look_back(journal.folder, step.run_folder, source.rows) for step in job.steps]
-    found.earlier, found.finished = ledgers[0], ledgers[-1]
-    regenerates = spec.on_clear == "regenerate" and journal.is_cleared()
-    if spec.reuse is not None and not regenerates:
-        place = folder(spec.reuse, found.secrets.aws)
-        found.store = StoredResponses(ResponseStore(place, refusals.emit, spec.reuse_max_age))
+def would_run(facts: Facts) -> bool:
+    """Whether source and engine fit the job; its destination may still belong to another task."""
+    checks = (*COLUMN_CHECKS, ready.LATER_STEPS, *ready.ENGINE)
+    return facts.get(Job) is not None and facts.failed.isdisjoint(checks)
 
 
-def sized(found: Inspected, rows: int, refusals: Refusals) -> plan.Plan | None:
-    """The plan for so many rows on the cluster as it is now, and whether that holds it."""
-    if found.source is None or found.sampled is None:
+def asked(facts: Facts, step: int = 0) -> Job:
+    """One step of the job, or its one question; where the model is not checked, its keys say nothing.
+
+    The source must be known.
+    """
+    if (job := facts.get(Job)) is not None:
+        return job.steps[step]
+    services, spec = facts[Services], facts[BatchInferenceSpec].step_specs()[step]
+    return Job(
+        spec=spec,
+        listing=facts[Source].listing,
+        folder=services.journal.folder,
+        part_folder="",
+        keyer=Keyer(spec, {}, Digests()),
+        credentials=services.secrets.aws,
+        environment=credentials.environment(services.secrets),
+    )
+
+
+def unfinished(facts: Facts) -> int:
+    """Rows without an answer of an earlier job of the run."""
+    source, ledgers = facts.get(Source), facts.get(StepLedgers)
+    return 0 if source is None else source.rows - (0 if ledgers is None else ledgers.last.rows)
+
+
+def store_of(facts: Facts) -> StoredResponses | None:
+    """The response store, if the job would search it."""
+    services, spec = facts[Services], facts[BatchInferenceSpec]
+    if spec.reuse is None or (spec.on_clear == "regenerate" and services.journal.is_cleared()):
         return None
-    spec = found.spec
-    cluster = cluster_view.view()
-    sizing = plan.make(spec, rows, cluster, plan.longest_response(spec, found.sampled.requests))
+    place = folder(spec.reuse, services.secrets.aws)
+    return StoredResponses(ResponseStore(place, services.emit, spec.reuse_max_age))
+
+
+def sized(facts: Facts, rows: int, refusals: Refusals) -> plan.Plan | None:
+    """The plan for so many rows on the cluster as it is now, and whether that holds it."""
+    if (sampled := facts.get(SampledRows)) is None:
+        return None
+    spec, cluster = facts[BatchInferenceSpec], cluster_view.view()
+    sizing = plan.make(spec, rows, cluster, plan.longest_response(spec, sampled.requests))
     seconds = fit.longest_wait(spec.cluster_wait, cluster.autoscaler is not None, False)
     verdict = fit.assess(sizing, cluster, cluster.autoscaler is not None or seconds > 0)
     if verdict.verdict == "never":

@@ -11,8 +11,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.preview import PreviewRequest
 from airflow_provider_raybatch.job.entry.process import Driver, drive
 from airflow_provider_raybatch.job.preview.ask import ask
-from airflow_provider_raybatch.job.preview.inspection import inspect
-from airflow_provider_raybatch.job.preview.refusals import Refusals
+from airflow_provider_raybatch.job.preview.inspection import Refusals, inspect
 from airflow_provider_raybatch.job.preview.rows import end_of_preview, preview
 from airflow_provider_raybatch.job.preview.sizes import plan_report
 
@@ -33,14 +32,14 @@ def report(driver: Driver, request: PreviewRequest) -> None:
     :raises RaybatchError: nothing could be found out, or the job must end.
     """
     emit, refusals = driver.emit, Refusals(driver.emit)
-    inspected = inspect(driver.spec, driver.secrets, refusals, waits=bool(request.ask))
+    facts = inspect(driver, refusals, waits=bool(request.ask))
     if request.verb == "plan":
-        emit(events.Planned(report=plan_report(inspected, request, refusals)))
+        emit(events.Planned(report=plan_report(facts, request, refusals)))
         return
-    previewed = preview(inspected, request, refusals)
+    previewed = preview(facts, request, refusals)
     for row in previewed.rows:
         emit(events.RowPreviewed(row=row))
     if request.ask:
-        for answer in ask(inspected, previewed, request.ask, driver, refusals):
+        for answer in ask(facts, previewed, request.ask, driver, refusals):
             emit(events.RowAnswered(answer=answer))
-    emit(events.Previewed(preview=end_of_preview(inspected, previewed, refusals)))
+    emit(events.Previewed(preview=end_of_preview(facts, previewed, refusals)))

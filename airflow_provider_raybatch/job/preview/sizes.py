@@ -11,18 +11,35 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.preview import CutOff, PlanReport, PreviewRequest, PromptTokens, Size
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.preflight.check import Facts
+from airflow_provider_raybatch.job.preflight.checked_job import StepLedgers
+from airflow_provider_raybatch.job.preflight.input_check import SampledRows
 from airflow_provider_raybatch.job.preflight.memory_check import expected_fit, with_length
+from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.preview import tokens
-from airflow_provider_raybatch.job.preview.inspection import Inspected, sized
-from airflow_provider_raybatch.job.preview.picked import MOST_COUNTED, ROWS_PER_RUN, picked_runs
-from airflow_provider_raybatch.job.preview.refusals import Refusals
-from airflow_provider_raybatch.job.preview.tokens import Counted, PromptLength, Question
+from airflow_provider_raybatch.job.preview.counters import PromptLength
+from airflow_provider_raybatch.job.preview.inspection import (
+    Refusals,
+    Uncounted,
+    asked,
+    sized,
+    store_of,
+    unfinished,
+)
+from airflow_provider_raybatch.job.preview.tokens import (
+    MOST_COUNTED,
+    ROWS_PER_RUN,
+    Counted,
+    Question,
+    picked_runs,
+)
 from airflow_provider_raybatch.job.reuse.reuse import plan_reuse
 from airflow_provider_raybatch.job.reuse.row_keys import ranges_for, request_keys
 from airflow_provider_raybatch.job.run.cpu_tasks import keys_over_the_cluster
@@ -32,97 +49,97 @@ from airflow_provider_raybatch.job.work import Job, work
 _SEED = 0
 
 
-def plan_report(found: Inspected, request: PreviewRequest, refusals: Refusals) -> PlanReport:
+def plan_report(facts: Facts, request: PreviewRequest, refusals: Refusals) -> PlanReport:
     """The report.
 
-    :param found: by :func:`~airflow_provider_raybatch.job.preview.inspection.inspect`.
+    :param facts: by :func:`~airflow_provider_raybatch.job.preview.inspection.inspect`.
     """
-    source = found.source
+    source, spec = facts.get(Source), facts[BatchInferenceSpec]
+    files = () if source is None else source.listing.files
     counted: PromptTokens | None = None
     later: dict[str, PromptTokens] = {}
-    remaining = found.unfinished
+    remaining = unfinished(facts)
     sizing: Plan | None = None
-    if source is not None and found.sampled is not None:
+    if source is not None and facts.get(SampledRows) is not None:
         with refusals.caught():
-            counted = _counted(found, request, refusals)
-            for number, step in enumerate(found.spec.steps or ()):
-                if number and (one := _counted(found, request, refusals, number)) is not None:
+            counted = _counted(facts, source, request, refusals)
+            for number, step in enumerate(spec.steps or ()):
+                if number and (one := _counted(facts, source, request, refusals, number)) is not None:
                     later[step.name] = one.model_copy(update={"cut_offs": ()})
         if counted is not None and not counted.is_sample:
             with refusals.caught():
-                remaining = _remaining(found, refusals)
-        elif found.spec.reuse is not None:
+                remaining = _remaining(facts, source, refusals)
+        elif spec.reuse is not None:
             refusals.note("the response store was not searched for all rows, so fewer rows may be left")
         with refusals.caught():
-            sizing = sized(found, remaining, refusals)
+            sizing = sized(facts, remaining, refusals)
     return PlanReport(
         rows=None if source is None else source.rows,
         refusals=tuple(refusals.sentences),
         notices=tuple(refusals.notices),
-        files=0 if source is None else len(source.listing.files),
-        bytes=0 if source is None else sum(file.size for file in source.listing.files),
+        files=len(files),
+        bytes=sum(file.size for file in files),
         remaining=None if source is None else remaining,
         prompt_tokens=counted,
         later_steps=later,
-        sizes=() if sizing is None else (*_sizes(sizing.shown()), *_of_memory(found, sizing)),
+        sizes=() if sizing is None else (*_sizes(sizing.shown()), *_of_memory(facts, sizing)),
     )
 
 
 def _counted(
-    found: Inspected, request: PreviewRequest, refusals: Refusals, step: int = 0
+    facts: Facts, source: Source, request: PreviewRequest, refusals: Refusals, step: int = 0
 ) -> PromptTokens | None:
     """How long the prompts are; ``None`` where that can't be told."""
-    source = found.source
-    if source is None or found.no_tokens or not source.rows:
+    if facts.get(Uncounted) is not None or not source.rows:
         return None
     chunks = source.chunks(ROWS_PER_RUN)
     picked = picked_runs(chunks, None if request.all_rows else MOST_COUNTED, request.seed or _SEED)
     refusals.begin(f"counting tokens of {count_of(sum(len(rows) for _, rows in picked), 'prompt')}")
-    made = tokens.ask(Question(found.asked(step), picked))
+    made = tokens.ask(Question(asked(facts, step), picked))
     if made.problem:
-        if found.checked is not None:  # else the check of the model says why
+        if facts.get(ModelCheck) is not None:  # else the check of the model says why
             refusals.refuse(made.problem)
         return None
     made.note_images(refusals)
     is_sample = len(picked) < len(chunks)
     if not is_sample and not step:
         with refusals.caught():
-            _refuse_failures(found, source, made, refusals)
+            _refuse_failures(facts, source, made, refusals)
     return prompt_tokens(made.lengths, made.context, is_sample)
 
 
-def _refuse_failures(found: Inspected, source: Source, made: Counted, refusals: Refusals) -> None:
+def _refuse_failures(facts: Facts, source: Source, made: Counted, refusals: Refusals) -> None:
     """:raises RaybatchError: more rows would fail than the job allows, by what all rows show."""
+    ledgers = facts.get(StepLedgers)
     failures = [
         (ordinal, one.failure)
         for ordinal, one in zip(made.ordinals, made.lengths, strict=True)
-        if one.failure is not None and not (found.earlier and found.earlier.good[ordinal])
+        if one.failure is not None and not (ledgers and ledgers.first.good[ordinal])
     ]
-    tolerance = Tolerance(found.spec, source.rows)
+    tolerance = Tolerance(facts[BatchInferenceSpec], source.rows)
     if tolerance.exceeded(len(failures)):
         refusals.withdraw("max_error_fraction:", "max_errors:")
     tolerance.before(failures, source.rows)
 
 
-def _remaining(found: Inspected, refusals: Refusals) -> int:
+def _remaining(facts: Facts, source: Source, refusals: Refusals) -> int:
     """Rows that would be asked."""
-    if found.job is None or found.earlier is None or found.source is None:
-        return found.unfinished
-    if found.spec.steps:
+    spec, job, ledgers = facts[BatchInferenceSpec], facts.get(Job), facts.get(StepLedgers)
+    if job is None or ledgers is None:
+        return unfinished(facts)
+    if spec.steps:
         refusals.note(
             "steps: answers in the response store and of earlier inputs were not looked for, so fewer rows "
             "may be asked"
         )
-        return found.unfinished
-    resolved = found.earlier.good | found.earlier.given_up(found.spec.max_row_attempts)
-    reuse = plan_reuse(
-        found.job, found.source, found.earlier, resolved, found.store, keys_over_the_cluster, refusals.emit
-    )
+        return unfinished(facts)
+    earlier, store = ledgers.last, store_of(facts)
+    resolved = earlier.good | earlier.given_up(spec.max_row_attempts)
+    reuse = plan_reuse(job, source, earlier, resolved, store, keys_over_the_cluster, refusals.emit)
     if reuse.notice:
         refusals.note(reuse.notice)
     done = resolved | reuse.rows
-    shares = found.spec.deduplicate and found.spec.engine != ray_data_llm.NAME
-    equal = _equal(found.job, found.source, done) if shares else 0
+    equal = _equal(job, source, done) if spec.deduplicate and spec.engine != ray_data_llm.NAME else 0
     if equal:
         refusals.note(f"{count_of(equal, 'row asks', 'rows ask')} what another row asks, for the same answer")
     return int(np.count_nonzero(~done)) - equal
@@ -144,15 +161,15 @@ def _sizes(shown: Mapping[str, object]) -> list[Size]:
     return found
 
 
-def _of_memory(found: Inspected, sizing: Plan) -> list[Size]:
+def _of_memory(facts: Facts, sizing: Plan) -> list[Size]:
     """What the model leaves of a GPU, and what else would fit."""
-    checked = found.checked
-    if checked is None or found.spec.engine != "vllm":
+    checked, spec = facts.get(ModelCheck), facts[BatchInferenceSpec]
+    if checked is None or spec.engine != "vllm":
         return []
     engine = _sizes(checked.shown())
     if not sizing.gpus:
         return engine
-    spec = with_length(found.spec, checked.length)
+    spec = with_length(spec, checked.length)
     fit = expected_fit(spec, checked.sizes, cluster_view.view())
     fits = {True: "fits", False: "does not fit", None: ""}[fit.fits]
     values = {"model": fits, "parallel": ", ".join(f"{name}={size}" for name, size in fit.parallel.items())}

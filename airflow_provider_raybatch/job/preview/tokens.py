@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders rows and counts their tokens as a replica would, in a task beside the model."""
+"""Renders rows and counts their tokens as a replica would, in a task beside the model.
+
+The same seed picks the same rows.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 
@@ -14,26 +19,21 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
-from airflow_provider_raybatch.job.engine.base import overlong
-from airflow_provider_raybatch.job.engine.echo import EchoEngine, words_of
-from airflow_provider_raybatch.job.engine.echo_args import check_echo
-from airflow_provider_raybatch.job.engine.request_values import whole_number
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
-from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access
-from airflow_provider_raybatch.job.media.load import load
+from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight.engine_check import beside_the_model
-from airflow_provider_raybatch.job.preflight.model_check import prompt_encoder
-from airflow_provider_raybatch.job.preview.picked import MOST_COUNTED, shares
-from airflow_provider_raybatch.job.preview.refusals import Refusals
+from airflow_provider_raybatch.job.preview.counters import EchoCounter, PromptLength, VllmCounter
+from airflow_provider_raybatch.job.preview.inspection import Refusals
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow, RequestBuilder, read_columns
-from airflow_provider_raybatch.job.row import NOT_ASKED, Request, RowFailure
+from airflow_provider_raybatch.job.row import NOT_ASKED, Request
 from airflow_provider_raybatch.job.run.cpu_tasks import on_this_node, users_code
 from airflow_provider_raybatch.job.work import Job
-from airflow_provider_raybatch.storage.errors import StorageError
 
-_MOST_KINDS = 1024
+ROWS_PER_RUN = 128
+MOST_COUNTED = 50_000
+"""Rows whose tokens are counted unless all are asked for: some ten seconds."""
 _MOST_TASKS = 64
 _IMAGES = {
     "processor": "the model's processor counted the tokens of the images of {}",
@@ -41,165 +41,60 @@ _IMAGES = {
     "none": "the tokens of the images of {} are not counted",
     "one": "each counts as one token, as the echo engine has it",
 }
-_MOST_PROCESSED = 32
-"""Rows of a task whose images are loaded, which may take a second each."""
+
+Picked = list[tuple[Chunk, Sequence[int]]]
+"""Chunks, with positions in each."""
 
 
-@dataclass(frozen=True)
-class PromptLength:
-    """Tokens of one prompt.
-
-    :param whole: before it is cut, of the longest request of its row; -1 if it makes no tokens.
-    :param sent: that the engine gets for the row; -1 if the row fails.
-    :param max_tokens: of its response; -1 if the context alone limits it.
-    :param cut: that are cut off, of all requests of its row.
-    :param images: how the tokens of its images were counted, which the other numbers have: ``processor``,
-        ``mean``, ``one`` (each counts as one) or ``none``; empty without images.
-    """
-
-    whole: int = -1
-    sent: int = -1
-    max_tokens: int = -1
-    failure: RowFailure | None = None
-    cut: int = 0
-    images: str = ""
+def shares(picked: Picked, most: int, fewest_rows: int) -> list[Picked]:
+    """At most `most` neighbouring shares of about equal size, of `fewest_rows` rows at least."""
+    rows = sum(len(positions) for _, positions in picked)
+    size = math.ceil(rows / max(1, min(most, rows // fewest_rows)))
+    found, room = list[Picked](), 0
+    for one in picked:
+        if room <= 0:
+            found.append([])
+            room = size
+        found[-1].append(one)
+        room -= len(one[1])
+    return found or [picked]
 
 
-class Counter(Protocol):
-    """Counts tokens of prompts without an engine."""
-
-    context: int
-
-    def count(self, requests: Sequence[Request]) -> list[PromptLength]:
-        """A length for each request."""
-
-
-class EchoCounter:
-    """Of the echo engine, where words count as tokens."""
-
-    def __init__(self, spec: BatchInferenceSpec) -> None:
-        quick = {"startup_seconds": 0.0, "startup_spread": 0.0, "request_log": None}
-        self._engine = EchoEngine(spec.model_copy(update={"engine_args": {**spec.engine_args, **quick}}))
-        self._sampling = spec.sampling
-        self.context = check_echo(spec).max_model_len
-
-    def count(self, requests: Sequence[Request]) -> list[PromptLength]:
-        """See :class:`Counter`."""
-        found = []
-        for request, encoded in zip(requests, self._engine.encode(requests), strict=True):
-            whole, most = len(words_of(request)), _most(self._sampling, request)
-            if isinstance(encoded, RowFailure):
-                found.append(PromptLength(whole, -1, most, encoded))
-            else:
-                several = [sum(map(len, pair)) for pair in encoded.pairs]
-                longest = max(several) if len(several) > 1 else encoded.words + encoded.cut
-                images = "one" if request.images else ""
-                found.append(PromptLength(longest, encoded.words, most, cut=encoded.cut, images=images))
-        return found
+def picked_rows(chunks: Sequence[Chunk], rows: int, wanted: int, seed: int | None) -> Picked:
+    """The first `wanted` of `rows` rows, or a random sample of them, in the order of the input."""
+    wanted = min(wanted, rows)
+    ordinals = range(wanted) if seed is None else sorted(random.Random(seed).sample(range(rows), wanted))
+    starts = [chunk.ordinal for chunk in chunks]
+    found: dict[int, list[int]] = {}
+    for ordinal in ordinals:
+        place = bisect_right(starts, ordinal) - 1
+        found.setdefault(place, []).append(ordinal - starts[place])
+    return [(chunks[place], positions) for place, positions in found.items()]
 
 
-class VllmCounter:
-    """Of vLLM: the model's chat template and tokenizer, and for some rows its processor of images.
-
-    :param access: what images may be read; ``None`` counts none.
-    :raises PreflightError: the model can't be loaded.
-    """
-
-    def __init__(self, spec: BatchInferenceSpec, access: ImageAccess | None = None) -> None:
-        self._encoder, self.context, defaults = prompt_encoder(spec)
-        self._access = access
-        self._images = self._tokens = self._processed = 0
-        self._sampling = {**defaults, **spec.sampling}
-        self._refused: dict[str, RowFailure | None] = {}
-
-    def count(self, requests: Sequence[Request]) -> list[PromptLength]:
-        """See :class:`Counter`."""
-        found = []
-        for request, ids in zip(requests, self._encoder.encode(requests), strict=True):
-            most = _most(self._sampling, request)
-            if isinstance(ids, RowFailure):
-                found.append(PromptLength(-1, -1, most, ids))
-                continue
-            fitted = self._encoder.fitted(request, ids, self.context, None if most < 0 else most)
-            failure = fitted if isinstance(fitted, RowFailure) else self._refusal(request)
-            sent = -1 if isinstance(fitted, RowFailure) or failure else len(fitted)
-            cut = len(ids) - sent if sent >= 0 else 0
-            length = PromptLength(self._encoder.longest(ids), sent, most, failure, cut)
-            if request.images:
-                length = self._with_images(request, fitted if isinstance(fitted, list) else ids, length)
-            found.append(length)
-        return found
-
-    def _with_images(self, request: Request, ids: list[int], length: PromptLength) -> PromptLength:
-        """By the model's processor for the first rows; after them by the mean of their images."""
-        made, how, count = self._processed_tokens(request, ids, length), "processor", len(request.images)
-        if isinstance(made, RowFailure):
-            return replace(length, sent=-1, failure=made)
-        if made is None:
-            made, how = round(count * self._tokens / (self._images or 1)), "mean" if self._images else "none"
-        else:
-            self._images, self._tokens = self._images + count, self._tokens + made
-        whole, sent, failure = length.whole + made, length.sent + made, length.failure
-        if how == "processor" and sent >= self.context:
-            failure = overlong(sent, self.context)
-        return replace(length, whole=whole, sent=-1 if failure else sent, failure=failure, images=how)
-
-    def _processed_tokens(
-        self, request: Request, ids: list[int], length: PromptLength
-    ) -> RowFailure | int | None:
-        """Tokens of its images, or why the row fails; ``None`` where the model's processor was not asked."""
-        images = self._encoder.images
-        if self._access is None or images is None or length.sent < 0 or self._processed >= _MOST_PROCESSED:
-            return None
-        self._processed += 1
-        try:
-            loaded = load(request.images, self._access)
-            if isinstance(loaded, RowFailure):
-                return loaded
-            return images.tokens_with(ids, loaded.pixels) - len(ids)
-        except StorageError:
-            return None
-        except Exception as error:  # vLLM's, or of a model's processor, as in the engine
-            return RowFailure.of("media", error)
-
-    def _refusal(self, request: Request) -> RowFailure | None:
-        """Why vLLM refuses the row's own sampling parameters; ``None`` if it takes them."""
-        if not request.sampling:
-            return None
-        kind = json.dumps(dict(request.sampling), sort_keys=True, default=str)
-        if kind not in self._refused:
-            if len(self._refused) >= _MOST_KINDS:
-                self._refused.clear()
-            self._refused[kind] = self._tried(request.sampling)
-        return self._refused[kind]
-
-    def _tried(self, sampling: Mapping[str, Any]) -> RowFailure | None:
-        from airflow_provider_raybatch.job.engine.forced import whole
-        from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
-
-        try:
-            params = sampling_params({"max_tokens": None, **whole({**self._sampling, **sampling})})
-            self._encoder.check_sampling(params)
-        except (ValueError, RaybatchError) as error:
-            return RowFailure.of("engine", error)
-        return None
-
-
-def _most(sampling: Mapping[str, Any], request: Request) -> int:
-    most = whole_number({**sampling, **request.sampling}.get("max_tokens"))
-    return most if isinstance(most, int) else -1
+def picked_runs(chunks: Sequence[Chunk], most: int | None, seed: int) -> Picked:
+    """All chunks, or random ones with about `most` rows in all: neighbours are read together."""
+    chosen = list(chunks)
+    if most is not None and sum(chunk.rows for chunk in chunks) > most:
+        chosen, rows = [], 0
+        for chunk in random.Random(seed).sample(list(chunks), len(chunks)):
+            chosen.append(chunk)
+            rows += chunk.rows
+            if rows >= most:
+                break
+        chosen.sort(key=lambda chunk: chunk.ordinal)
+    return [(chunk, range(chunk.rows)) for chunk in chosen]
 
 
 @dataclass(frozen=True)
 class Question:
     """Which rows are to be rendered, and counted if `counts`. Picklable.
 
-    :param picked: chunks, with the positions of the rows in each.
     :param keeps: whether the rows themselves are wanted, and not only their lengths.
     """
 
     job: Job
-    picked: Sequence[tuple[Chunk, Sequence[int]]]
+    picked: Picked
     counts: bool = True
     keeps: bool = False
 
@@ -236,7 +131,7 @@ def ask(question: Question) -> Counted:
     """Render and count in tasks: on nodes with the model, and users' code apart from this process."""
     spec = question.job.spec
     free = int(ray.available_resources().get("CPU", 1))
-    pieces = shares(list(question.picked), min(_MOST_TASKS, max(1, free)), MOST_COUNTED)
+    pieces = shares(question.picked, min(_MOST_TASKS, max(1, free)), MOST_COUNTED)
     places = _places(spec)
     references = [
         ray.remote(counted).options(**places[number % len(places)]).remote(replace(question, picked=piece))
@@ -280,7 +175,7 @@ def counted(question: Question) -> Counted:
     """See :func:`ask`; in this process."""
     job, problem = question.job, ""
     set_environment(job.environment)
-    counter: Counter | None = None
+    counter: EchoCounter | VllmCounter | None = None
     if question.counts:
         try:
             access = image_access(job.spec, job.listing, job.credentials)
@@ -329,7 +224,7 @@ def _rows(
         yield list(made), list(made.values())
 
 
-def _lengths(counter: Counter, prepared: Sequence[PreparedRow]) -> list[PromptLength]:
+def _lengths(counter: EchoCounter | VllmCounter, prepared: Sequence[PreparedRow]) -> list[PromptLength]:
     requests = [row.request for row in prepared if isinstance(row.request, Request)]
     made = iter(counter.count(requests))
     return [

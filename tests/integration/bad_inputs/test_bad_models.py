@@ -14,6 +14,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.row import Request
 from tests.support.bad_inputs import GOOD, Place, assert_one_sentence
 from tests.support.engine_processes import own_processes
@@ -110,7 +111,7 @@ def test_what_vllm_would_refuse_is_refused_before_it_starts(name: str, place: Pl
     template = RowTemplate(spec.prompt or "")
     chats = [Request(messages=[{"role": "user", "content": template.render(row)}]) for row in GOOD]
     with pytest.raises(PreflightError) as refused:
-        apart.call(check_unless_kept, spec, chats, {})
+        apart.call(check_unless_kept, AskedModel(spec, chats, {}))
     assert_one_sentence(refused.value, *fragments)
 
 
@@ -127,7 +128,7 @@ def test_some_prompts_too_long_are_counted(place: Place, apart: Any) -> None:
 
     spec = parse(BatchInferenceSpec, json.dumps(place.document(**vllm())))
     chats = [Request(messages=[{"role": "user", "content": text}]) for text in ("hi", "word " * 5000, "ho")]
-    checked = apart.call(check_model, spec, chats, {})
+    checked = apart.call(check_model, AskedModel(spec, chats, {}))
     assert (checked.sampled, len(checked.failures)) == (3, 1)
     assert checked.longest > checked.context > 0
     assert checked.digests.model
@@ -136,5 +137,5 @@ def test_some_prompts_too_long_are_counted(place: Place, apart: Any) -> None:
     filled = RowTemplate("Say {row.text}")
     texts = ("hi", "word " * 5000, f"ho {checked.special_tokens[-1]}")
     chats = [Request(messages=[{"role": "user", "content": filled.render({"text": text})}]) for text in texts]
-    checked = apart.call(check_model, cuts, chats, {})
+    checked = apart.call(check_model, AskedModel(cuts, chats, {}))
     assert (checked.truncated, [place for place, _ in checked.failures]) == (1, [2])

@@ -12,7 +12,7 @@ import yaml
 from airflow_provider_raybatch.cluster.kuberay import given_spec
 from airflow_provider_raybatch.hooks.connection import DASHBOARD_PORT
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.preflight import model_check
+from airflow_provider_raybatch.job.preflight import loaded_model
 
 from ...support.documents import DOCS, ROOT
 
@@ -43,7 +43,7 @@ def test_oldest_versions_are_those_that_are_refused() -> None:
     assert PROJECT["requires-python"].startswith(">=" + row(REQUIREMENTS, "Python on Airflow's side")[0])
     ray, vllm = row(REQUIREMENTS, "Ray")[0], row(REQUIREMENTS, "vLLM")[0]
     assert cluster_view._OLDEST_RAY == given_spec.OLDEST_RAY == tuple(map(int, ray.split(".")))
-    assert tuple(map(int, vllm.split("."))) == model_check._OLDEST_VLLM
+    assert tuple(map(int, vllm.split("."))) == loaded_model._OLDEST_VLLM
     assert (ray, vllm) == (oldest("ray", extras["embedded"]), oldest("vllm", extras["embedded-gpu"]))
     assert row(REQUIREMENTS, "pyarrow on the cluster")[0].split(",")[0] == oldest(
         "pyarrow", extras["embedded"]

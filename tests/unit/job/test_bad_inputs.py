@@ -57,12 +57,6 @@ def case(
 
 
 REFUSED = {
-    "glob without a match": case(
-        lambda p: {"source": [f"{Path(p.jsonl(*GOOD)[0]).parent}/*.parquet"]},
-        "no file matches",
-        "1 other file is there",
-        "check the path or set format",
-    ),
     "output column that the source has": case(
         lambda p: {"source": p.jsonl({"text": "a", "Response": "b"})},
         "has a column 'Response' already, which is also an output column, since many warehouses ignore case",
@@ -78,11 +72,6 @@ REFUSED = {
         "column 'text' is null",
         "mend them or raise max_error_fraction",
         ends=FailureClass.TOO_MANY_ERRORS,
-    ),
-    "more replicas than fit": case(
-        lambda p: {"replicas": 50},
-        "the job asks for 50 replicas of 1 CPU on one node each, and the cluster has room for 2",
-        ends=FailureClass.UNSCHEDULABLE,
     ),
     "destination of another task": case(
         owned_by_another, "belongs to tägliche_berichte.sibling of run r1 日本", "choose a folder"

@@ -18,12 +18,12 @@ from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, look_back
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Repetitions
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import WorkItem, work
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import failure, part, response
+from tests.support.sources import look_at_source
 from tests.support.specs import spec
 
 ROWS = 300
@@ -33,7 +33,7 @@ ROWS = 300
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     path = tmp_path_factory.mktemp("source") / "x.jsonl"
     path.write_text("".join(json.dumps({"text": str(number)}) + "\n" for number in range(ROWS)))
-    return look_at_source(spec(source=[str(path)], prompt_column="text"), None)
+    return look_at_source(spec(source=[str(path)], prompt_column="text"))
 
 
 def left(items: list[WorkItem]) -> list[int]:

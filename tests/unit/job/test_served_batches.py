@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.money import HeldGpus
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
-from airflow_provider_raybatch.job.phases import ending, generating, publishing
+from airflow_provider_raybatch.job.phases import generating, publishing
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.row import RowFailure
@@ -147,7 +147,7 @@ def test_limit_is_decided_though_parts_can_not_be_read(batch: Batch, monkeypatch
 
     ended_midway(monkeypatch, 8, lambda: None)
     with monkeypatch.context() as patch:
-        patch.setattr(ending, "finished", away)
+        patch.setattr(publishing, "finished", away)
         with pytest.raises(StorageError):
             batch.run(max_tokens_total=1)
     assert batch.outcome() == "limit_reached"
@@ -182,7 +182,7 @@ def test_decided_batch_needs_neither_model_nor_nodes(
     assert batch.outcome() == decision
 
 
-@pytest.mark.parametrize("check", ["check_ids", "check_tools", "open_store", "check_engine"])
+@pytest.mark.parametrize("check", ["check_ids", "check_rows", "open_store", "check_engine"])
 def test_batch_cancelled_before_its_job_fails_is_published(
     batch: Batch, monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
@@ -194,7 +194,7 @@ def test_batch_cancelled_before_its_job_fails_is_published(
         raise AssertionError("the source was known")
 
     monkeypatch.setattr(ready, check, fail)
-    monkeypatch.setattr(ending, "read_source", read_twice)
+    monkeypatch.setattr(publishing, "read_source", read_twice)
     assert batch.run().errors == 20
 
 

@@ -16,11 +16,11 @@ from airflow_provider_raybatch.batch_api.store.validation import validate
 from airflow_provider_raybatch.contract.arguments.openai_batch import CHAT, EMBEDDINGS
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.preflight.row_ids import check_ids
+from airflow_provider_raybatch.job.preflight.input_check import check_ids
 from airflow_provider_raybatch.job.request.openai_batch.line import request_of
 from airflow_provider_raybatch.job.request.openai_batch.parameters import LineError
 from tests.support.openai_lines import IN_AND_OUT, chat
+from tests.support.sources import look_at_source
 from tests.support.specs import spec
 
 OF_LINES = {"custom_id", "method", "url", "body", "model"}
@@ -121,7 +121,7 @@ def job_takes(content: bytes) -> bool:
         path.write_bytes(content)
         asked = spec(source=[str(path)], **IN_AND_OUT)
         try:
-            source = look_at_source(asked, None)
+            source = look_at_source(asked)
             check_ids(source, "custom_id", None, are_lines=True)
         except PreflightError:
             return False

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.engine.response_parsers import ReasoningSplitter, Split, ToolCaller
-from airflow_provider_raybatch.job.preflight.reasoning_check import check_reasoning
+from airflow_provider_raybatch.job.preflight.parser_check import check_reasoning
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from tests.support.chat_models import MODELS
@@ -176,10 +176,16 @@ def test_steps_without_tools_keep_no_special_tokens() -> None:
     assert plain.completions[0].text == call
 
 
+def reasoning_note(made: Any, tokenizer: Any, *requests: Request) -> str:
+    chats = SimpleNamespace(text=lambda *_, **__: "")
+    loaded: Any = SimpleNamespace(spec=made, tokenizer=tokenizer, chats=chats, requests=requests)
+    return check_reasoning(loaded).text
+
+
 def checked(tokenizer: Any, engine_args: dict[str, Any], **fields: Any) -> str:
     """Return the warning of preflight."""
     made = spec(engine="vllm", model="m", engine_args=engine_args, **fields)
-    return check_reasoning(made, tokenizer, lambda *_, **__: "", [Request(prompt="x")])
+    return reasoning_note(made, tokenizer, Request(prompt="x"))
 
 
 def test_a_parser_that_fits_the_model_is_let_through() -> None:
@@ -223,4 +229,4 @@ def test_a_parser_that_can_not_work_is_refused(name: str, sentence: str) -> None
 
 def test_rays_own_processor_gets_its_parser_unread() -> None:
     made = spec(engine="ray_data_llm", model="m", engine_args={"reasoning_parser": "nothing"})
-    assert check_reasoning(made, GEMMA, lambda *_, **__: "", []) == ""
+    assert reasoning_note(made, GEMMA) == ""

@@ -12,13 +12,12 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.arguments.data import InputArguments
-from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.input import hub as hub_module
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.job.preflight.input_check import source_notes
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.dataset_hub import DatasetHub, serving
@@ -26,6 +25,7 @@ from tests.support.http_server import OUT_OF_REACH, out_of_reach
 from tests.support.hub import serving as serving_models
 from tests.support.reading import ROWS, WRITERS, as_jsonl, packed, read_all
 from tests.support.saved_dataset import save_to_disk
+from tests.support.sources import look_at_source
 from tests.support.specs import spec
 
 NAME = "acme/reviews"
@@ -296,12 +296,11 @@ def test_files_beside_the_data_are_read_where_they_are_named(hub: DatasetHub) ->
 
 def test_splits_that_are_joined_are_told(hub: DatasetHub) -> None:
     hub.push(NAME, {**FILES, "dataset_infos.json": INFO})
-    emitted: list[Notice] = []
     asking = spec(source=[f"hf://datasets/{NAME}/data"], prompt="{row.id}")
-    assert look_at_source(asking, None, emit=emitted.append).rows == 550
-    assert emitted[-1].message == (
+    source = look_at_source(asking)
+    assert source.rows == 550
+    assert source_notes(source)[-1] == (
         "source: its files are of several splits, which are read together: test (50 rows), train (500 rows); "
         "to read one, name its files."
     )
-    look_at_source(spec(source=[TRAIN], prompt="{row.id}"), None, emit=emitted.append)
-    assert len(emitted) == 3
+    assert len(source_notes(look_at_source(spec(source=[TRAIN], prompt="{row.id}")))) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.arguments.data import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.input.hugging_face import split_note
+from airflow_provider_raybatch.job.input.layouts import split_note
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder

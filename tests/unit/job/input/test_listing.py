@@ -205,14 +205,6 @@ def test_a_key_that_can_not_be_read_is_named(s3_server: S3Server, key: str) -> N
         )
 
 
-@pytest.mark.parametrize("path", ["t", "t/*.csv", ""])
-def test_empty_folders_alone_are_told(s3_server: S3Server, path: str) -> None:
-    bucket = s3_server.new_bucket()
-    put_raw(s3_server, bucket, "t/", "t/a_$folder$")
-    with pytest.raises(PreflightError, match=f"^source: only empty folders are at s3://{bucket}"):
-        names_of(S3Folder(bucket, "", s3_server.credentials), path)
-
-
 @pytest.mark.parametrize("storage", ["GLACIER", "DEEP_ARCHIVE"])
 def test_an_archived_object_is_told(s3_server: S3Server, storage: str) -> None:
     bucket = s3_server.new_bucket()

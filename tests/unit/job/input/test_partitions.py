@@ -17,11 +17,11 @@ from airflow_provider_raybatch.job.input.chunk_rows import partitions
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.publishing import part, publish, rows_of
 from tests.support.reading import WRITERS, listing_of, read_all
+from tests.support.sources import look_at_source
 from tests.support.specs import spec
 
 DAY = datetime.date(2026, 1, 31)
@@ -107,9 +107,9 @@ def test_missing_partition_is_refused_if_the_prompt_needs_it(tmp_path: Path) -> 
         pq.write_table(pa.table({"text": ["a"]}), tmp_path / path)
     paths = [str(tmp_path)]
     with pytest.raises(PreflightError) as caught:
-        look_at_source(spec(source=paths, prompt="{row.day}"), None)
+        look_at_source(spec(source=paths, prompt="{row.day}"))
     assert str(caught.value) == (f"prompt: {tmp_path}/y.parquet has no column 'day' (its columns: text).")
-    source = look_at_source(spec(source=paths, prompt="{row.text}"), None)
+    source = look_at_source(spec(source=paths, prompt="{row.text}"))
     assert source.columns == ["text", "day"]
     _, rows, table = read_all(listing_of(tmp_path))
     assert rows == table == [{"text": "a", "day": 1}, {"text": "a"}]

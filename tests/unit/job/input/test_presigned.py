@@ -18,8 +18,9 @@ from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.job.preflight import input_check
-from airflow_provider_raybatch.job.preflight.column_types import check_types
+from airflow_provider_raybatch.job.preflight.column_check import check_types
 from tests.support.reading import as_jsonl, as_parquet, listing_of
+from tests.support.sources import look_at_source
 from tests.support.specs import spec
 from tests.support.web import Answer, Web
 
@@ -80,7 +81,7 @@ def test_a_file_that_can_not_be_read(web: Web, content: tuple[str, bytes]) -> No
 
 def look(url: str) -> None:
     made = spec(source=[url], prompt="{row.a}")
-    source = input_check.look_at_source(made, None)
+    source = look_at_source(made)
     input_check.sample(made, source, None)
 
 

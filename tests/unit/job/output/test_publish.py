@@ -25,7 +25,7 @@ from airflow_provider_raybatch.job.output import rows as rows_module
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import write_all
-from airflow_provider_raybatch.job.preflight.step_jobs import request_config_digest
+from airflow_provider_raybatch.job.preflight.checked_job import request_config_digest
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.row import Completion, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.generate import Generate, output_type

@@ -15,6 +15,8 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine_process.opening import identity
 from airflow_provider_raybatch.job.planning.plan import ClusterView
+from airflow_provider_raybatch.job.preflight.check import Facts
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.request.keys import Keyer
@@ -61,9 +63,8 @@ def test_names_are_checked_before_anything_else(
     monkeypatch.setattr(engine_check.cluster_view, "check_versions", dict)
     job = spec(engine="vllm", model="/no/such/model", destination="s3://no-such-bucket", **fields)
     for check in (
-        lambda: ready.open_destination(services_of(job), job),
-        lambda: engine_check.check_engine(job, [], {}, lambda _: None, None),
-        lambda: model_check.check_model(job, [], {}),
+        lambda: ready.open_destination(Facts(job, services_of(job))),
+        lambda: model_check.check_model(AskedModel(job, [], {})),
     ):
         with pytest.raises(PreflightError, match=sentence):
             check()
@@ -76,18 +77,21 @@ def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(engine_check.ray, "get_runtime_context", lambda: here)
     monkeypatch.setattr(engine_check.cluster_view, "gpu_node", lambda _: "head")
     monkeypatch.setattr(
-        engine_check.known_models, "kept", lambda _, __, given: found[given["HF_TOKEN"].get_secret_value()]
+        engine_check.known_models,
+        "kept",
+        lambda asked: found[asked.environment["HF_TOKEN"].get_secret_value()],
     )
     job = spec(engine="vllm", model="/")
-    assert engine_check._checked_model(job, [], environment, launch=None) == found["hf_job"]
+    assert engine_check._checked_model(AskedModel(job, [], environment), launch=None) == found["hf_job"]
 
 
 def test_a_misspelt_folder_names_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "Llama-3.1-8B").mkdir()
+    job = spec(engine="vllm", model=str(tmp_path / "Lama-3.1-8B"))
     with pytest.raises(
         PreflightError, match=r"checks it; did you mean 'Llama-3\.1-8B'\? Else make it readable"
     ):
-        engine_check.refuse_missing(spec(engine="vllm", model=str(tmp_path / "Lama-3.1-8B")))
+        engine_check.refuse_missing(AskedModel(job, [], {}))
 
 
 def node(name: str, *, alive: bool = True, **resources: float) -> dict[str, Any]:
@@ -114,8 +118,8 @@ def test_a_missing_folder_waits_for_no_replica(
     asked: list[str] = []
 
     class Launched:
-        def ask(self, function: Any, spec: BatchInferenceSpec, *_: Any) -> ModelCheck:
-            asked.append(spec.model)
+        def ask(self, function: Any, of: AskedModel) -> ModelCheck:
+            asked.append(of.spec.model)
             return ModelCheck(context=400)
 
     monkeypatch.setattr(
@@ -125,9 +129,9 @@ def test_a_missing_folder_waits_for_no_replica(
     job = spec(engine="vllm", model="/no/such/model")
     if refused:
         with pytest.raises(PreflightError, match=r"^model: nothing is at '/no/such/model' on the node that"):
-            engine_check._checked_model(job, [], {}, Launched())
+            engine_check._checked_model(AskedModel(job, [], {}), Launched())
     else:
-        assert engine_check._checked_model(job, [], {}, Launched()).context == 400
+        assert engine_check._checked_model(AskedModel(job, [], {}), Launched()).context == 400
     assert asked == ([] if refused else ["/no/such/model"])
 
 
@@ -246,5 +250,5 @@ def test_rows_that_may_not_fit_are_counted_anew(
     monkeypatch.setattr(engine_check.cluster_view, "view", lambda: ClusterView((HEAD["Resources"], L4_NODE)))
     monkeypatch.setattr(engine_check, "_kept_or_made", lambda *_: sized(needed, is_kept=True))
     made = SimpleNamespace(ask=lambda check, *_: sized(5, longest=1))
-    found = engine_check._checked_model(spec(**BOUNDED), [], {}, made)
+    found = engine_check._checked_model(AskedModel(spec(**BOUNDED), [], {}), made)
     assert (found.needed, found.is_kept) == ((5, False) if again else (needed, True))

@@ -19,10 +19,11 @@ import pytest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input import content
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source, sample
+from airflow_provider_raybatch.job.preflight.input_check import sample
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.approved import AssertSentences
 from tests.support.reading import listing_of, read_all
+from tests.support.sources import look_at_source
 from tests.support.specs import asking, spec
 
 # Not there on the cluster's Python.
@@ -35,7 +36,7 @@ ROWS = [{"id": 1, "text": "Grüße"}, {"id": 2, "text": "zwei; drei"}]
 def looked(path: Path, **fields: Any) -> tuple[Source, list[Request], list[RowFailure]]:
     """Return what preflight makes of a file: the source, requests and failures."""
     whole = spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields})
-    source = look_at_source(whole, None)
+    source = look_at_source(whole)
     requests, failures, *_ = sample(whole, source, None)
     return source, requests, [failure for _, failure in failures]
 

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.preflight.engine_check import check_engine
 from airflow_provider_raybatch.job.preflight.image_check import check_echo_images, refuse_text_model
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.run.launch import Launch
@@ -42,7 +43,7 @@ def job(**fields: Any) -> Any:
 )
 def test_a_text_model_is_refused_by_its_config(fields: dict[str, Any], request_: Request) -> None:
     with pytest.raises(PreflightError) as raised:
-        refuse_text_model(job(**fields), [request_], files(QWEN3_30B_A3B))
+        refuse_text_model(AskedModel(job(**fields), [request_], {}), files(QWEN3_30B_A3B))
     assert str(raised.value) == (
         "images: model 'acme/tiny' can't be given any: it is a qwen3_moe without vision; choose a model that "
         "has it."
@@ -64,7 +65,7 @@ def test_a_text_model_is_refused_by_its_config(fields: dict[str, Any], request_:
     ids=["vision", "tower", "nested", "unknown", "empty", "no object", "overrides", "no row has images"],
 )
 def test_other_models_are_left_to_vllm(fields: dict[str, Any], config: Any) -> None:
-    assert refuse_text_model(job(**fields), [TEXT], files(config)) is None
+    assert refuse_text_model(AskedModel(job(**fields), [TEXT], {}), files(config)) is None
 
 
 @pytest.mark.parametrize("engine", ["echo", "vllm"])

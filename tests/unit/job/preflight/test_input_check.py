@@ -16,22 +16,24 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
-from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source, sample
+from airflow_provider_raybatch.job.preflight.input_check import check_rows, sample
 from airflow_provider_raybatch.job.row import Request
 from tests.support.approved import AssertSentences
+from tests.support.sources import look_at_source
 from tests.support.specs import asking, spec
 
 
 def source_of(path: Path, **fields: Any) -> Source:
-    return look_at_source(spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields}), None)
+    return look_at_source(spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields}))
 
 
 def sampled(path: Path, fraction: float = 0.5, **fields: Any) -> tuple[list[Request], list[Notice]]:
     whole = spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields})
-    source = look_at_source(whole, None)
+    source = look_at_source(whole)
     notices: list[Notice] = []
     tolerance = Tolerance(LimitArguments(max_error_fraction=fraction), source.rows)
-    found = check_rows(whole, lambda: sample(whole, source, None), tolerance, notices.append)
+    found = sample(whole, source, None)
+    check_rows(whole, found, tolerance, notices.append)
     return found.requests, notices
 
 
@@ -164,6 +166,17 @@ def test_missing_column_is_reported_under_its_field(
     assert str(caught.value) == (
         f"{field}: the source has no column 'Text'; did you mean 'text' (its columns: text, id)."
     )
+
+
+def test_a_source_of_many_columns_is_refused_shortly(tmp_path: Path) -> None:
+    names = [f"column_{number}" for number in range(3000)]
+    (tmp_path / "x.csv").write_text(f"{','.join(names)}\n{','.join('x' for _ in names)}\n")
+    with pytest.raises(PreflightError) as caught:
+        source_of(tmp_path / "x.csv", prompt="{row.column_2999} and {row.culumn_7}")
+    assert str(caught.value).startswith(
+        "prompt: the source has no column 'culumn_7'; did you mean 'column_7'"
+    )
+    assert str(caught.value).endswith("and 2,980 more).")
 
 
 STEP = {"name": "late", "prompt": "{row.text}"}

@@ -14,19 +14,17 @@ from airflow_provider_raybatch.job.planning.context_length import ContextLength
 from airflow_provider_raybatch.job.planning.model_fit import ModelSizes
 from airflow_provider_raybatch.job.planning.plan import ClusterView
 from airflow_provider_raybatch.job.preflight.memory_check import (
-    cache_differs,
     check_memory,
     checked_context,
     expected_fit,
     expected_tokens,
     model_sizes,
-    refuse_by_config,
     refuse_share,
     with_length,
 )
 from airflow_provider_raybatch.job.preflight.model_files import ModelFiles
 from tests.support.approved import AssertSentences
-from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled
+from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled  # noqa: F401 - in messages
 from tests.support.model_configs import SHAPES
 from tests.support.specs import spec
 
@@ -116,12 +114,10 @@ def test_the_smallest_of_several_gpus_decides_what_fits() -> None:
 
 
 def test_a_share_that_does_not_hold_the_model_is_refused() -> None:
-    """Before an engine starts: by the config, by the rows, and for a model without a KV cache."""
+    """Before an engine starts: by the rows, and for a model without a KV cache."""
     cluster, half = ClusterView((HEAD, L4)), {"engine": "vllm", "model": "acme/large", "num_gpus": 0.5}
     refused = r"^num_gpus: 0\.5 of L4 gives an engine at most 10\.4 GiB .* set num_gpus to at least 0\."
     assert MEDIUM is not None
-    with pytest.raises(PreflightError, match=refused):
-        by_config(SHAPES["8B"], cluster, num_gpus=0.5)
     with pytest.raises(PreflightError, match=refused + "85, or"):
         refuse_share(spec(**half, model_task="embed"), MEDIUM, cluster)
     rows = spec(**{**half, "num_gpus": 0.15}, sampling={"max_tokens": 9})
@@ -150,51 +146,6 @@ def test_graphs_count_by_the_version_of_vllm(version: str | None, counts: bool) 
     sizes = model_sizes(SHAPES["8B"], None, version)
     assert sizes is not None
     assert sizes.counts_graphs is counts
-
-
-def by_config(config: Any, cluster: ClusterView = NODES, **fields: Any) -> bool:
-    """Whether the model may be asked."""
-    found = ModelFiles({"config.json": 1}, lambda _: json.dumps(config).encode())
-    job = spec(engine="vllm", model="acme/large", **fields)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_view, "most_memory", lambda: 23 * GIB)
-        refuse_by_config(job, found, cluster)
-    return True
-
-
-@pytest.mark.parametrize(
-    ("cluster", "refusal"),
-    [
-        (NODES, "take 131.4 GiB of main memory"),
-        (ClusterView((HEAD, DGX)), "take 131.4 GiB on one GPU"),
-    ],
-    ids=["CPUs", "GPUs"],
-)
-def test_weights_are_refused_by_the_config_alone(cluster: ClusterView, refusal: str) -> None:
-    with pytest.raises(PreflightError, match=refusal):
-        by_config({**SHAPES["70B"], "tie_word_embeddings": False}, cluster)
-
-
-def test_what_a_config_leaves_open_is_no_reason_to_refuse() -> None:
-    """An architecture may have one matrix for input and output, and files may be broken."""
-    open_config = {name: one for name, one in SHAPES["8B"].items() if name != "tie_word_embeddings"}
-    almost = ClusterView(({"CPU": 2.0, "memory": 14.5 * GIB},))
-    assert by_config(open_config, almost)
-    broken = (None, [], {}, {"model_type": "llama"}, {**SHAPES["70B"], "hidden_size": "x"})
-    assert all(map(by_config, broken))
-    assert by_config(SHAPES["70B"], engine_args={"hf_overrides": {"num_hidden_layers": 1}})
-
-
-def test_a_quantisation_beside_the_config_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ModelOpt wrote its own file, and compressed-tensors had another name in the config; vLLM reads both."""
-    contents = {"config.json": SHAPES["70B"], "hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}}}
-    found = ModelFiles(dict.fromkeys(contents, 1), lambda name: json.dumps(contents[name]).encode())
-    monkeypatch.setattr(cluster_view, "most_memory", lambda: 23 * GIB)
-    refuse_by_config(spec(engine="vllm", model="acme/large"), found, NODES)
-    groups = {"all": {"weights": {"num_bits": 4}}}
-    smaller = {"quant_method": "compressed-tensors", "config_groups": groups}
-    almost = ClusterView(({"CPU": 2.0, "memory": 45.0 * GIB},))
-    assert by_config({**SHAPES["70B"], "compression_config": smaller}, almost)
 
 
 INDEX = "model.safetensors.index.json"
@@ -229,31 +180,6 @@ def test_files_of_weights_count_where_parameters_do_not(
     sizes = model_sizes(config, found, None)
     assert sizes is not None
     assert sizes.stored == stored
-
-
-@pytest.mark.parametrize(
-    ("expected", "reported", "said"),
-    [
-        (
-            892_000,
-            700_000,
-            "memory: vLLM's KV cache holds 700,000 tokens, 22% fewer than the 892,000 tokens that were "
-            "expected",
-        ),
-        (
-            24_688,
-            30_000,
-            "memory: vLLM's KV cache holds 30,000 tokens, 22% more than the 24,700 tokens that were expected",
-        ),
-        (892_000, 891_392, ""),
-        (892_000, 810_000, ""),
-        (0, 891_392, ""),
-        (892_000, None, ""),
-        (892_000, 0, ""),
-    ],
-)
-def test_a_cache_of_another_size_is_told(expected: int, reported: int | None, said: str) -> None:
-    assert cache_differs(expected, reported) == said
 
 
 def context_of(cluster: ClusterView, needed: int = 2000, **fields: Any) -> ContextLength:

@@ -9,9 +9,15 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job.preflight import adapter_check
-from airflow_provider_raybatch.job.preflight import model_loader as module
-from airflow_provider_raybatch.job.preflight.model_loader import check_bucket, is_in_bucket
-from airflow_provider_raybatch.job.preflight.model_version import Version, current, model_digest
+from airflow_provider_raybatch.job.preflight import model_version as module
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
+from airflow_provider_raybatch.job.preflight.model_version import (
+    Version,
+    check_bucket,
+    current,
+    is_in_bucket,
+    model_digest,
+)
 from airflow_provider_raybatch.storage.errors import NO_IDENTITY, StorageError
 from tests.support.specs import spec
 
@@ -84,8 +90,9 @@ def test_nobody_is_told_to_set_what_has_no_effect(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(adapter_check, "files_of", refuse)
     with pytest.raises(StorageError) as of_model:
         model_digest("s3://bucket/x", "")
+    asked = AskedModel(spec(engine="vllm", model="m", adapter="s3://bucket/x"), [], {})
     with pytest.raises(PreflightError) as of_adapter:
-        adapter_check.check_adapters(spec(engine="vllm", model="m", adapter="s3://bucket/x"), {})
+        adapter_check.check_adapters(asked)
     for caught in (of_model, of_adapter):
         assert "set aws_conn_id" not in str(caught.value)
         assert "give them a role, since aws_conn_id reads neither models nor adapters" in str(caught.value)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.preflight import model_check, model_version
+from airflow_provider_raybatch.job.preflight import loaded_model, model_check, model_version
 from tests.support.model_configs import SHAPES
 from tests.support.specs import spec
 
@@ -80,7 +80,7 @@ def test_a_context_that_the_model_lacks_is_named(
     def refuse(args: dict[str, Any]) -> None:
         raise ValueError(says)
 
-    monkeypatch.setattr(model_check.vllm_compat, "model_config", refuse)
+    monkeypatch.setattr(loaded_model.vllm_compat, "model_config", refuse)
     with pytest.raises(PreflightError) as caught:
-        model_check._model_config({"model": "acme/tiny"})
+        loaded_model._model_config({"model": "acme/tiny"})
     assert str(caught.value) == sentence

@@ -13,9 +13,11 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.layout import JOURNAL
-from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.planning.plan import ClusterView
+from airflow_provider_raybatch.job.preflight.check import Facts
+from airflow_provider_raybatch.job.preflight.checked_job import with_time
 from airflow_provider_raybatch.job.preflight.input_check import SampledRows
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
@@ -26,7 +28,6 @@ from tests.support.services import services_of
 from tests.support.specs import spec, submitted
 
 driver = pytest.importorskip("airflow_provider_raybatch.job.driver")
-ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
 engine_check = pytest.importorskip("airflow_provider_raybatch.job.preflight.engine_check")
 
 
@@ -46,9 +47,9 @@ class LaunchLog:
 def check_engine(job: Any, emit: Any, launch: LaunchLog) -> None:
     """Do the driver's steps from the start of replicas to that of their engines, for five rows."""
     journal = SimpleNamespace(folder=None, began_before=lambda: False, run_began=lambda: None)
-    surveyed = ready.SurveyedInput(job, SimpleNamespace(rows=5), Tolerance(job, 5))
-    phases = driver.JobPhases(job, services_of(job, emit, journal=journal, launch=launch), None)
-    phases.check_engine(surveyed, SampledRows([], [], 0))
+    services = services_of(job, emit, journal=journal, launch=launch)
+    facts = Facts(job, services, SampledRows([], [], 0), Source(None, None, [], None, 5))
+    driver.JobPhases(job, services, None).check_engine(facts, 5)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_no_engine_starts_for_a_model_that_no_gpu_holds(
 ) -> None:
     sizes = None if shape is None else model_sizes(SHAPES[shape], None, None)
     monkeypatch.setattr(engine_check, "_checked_model", lambda *_: ModelCheck(context=400, sizes=sizes))
-    monkeypatch.setattr(engine_check, "wait_for_engine_node", lambda *_: None)
+    monkeypatch.setattr(driver, "wait_for_engine_node", lambda *_: None)
     monkeypatch.setattr(engine_check.cluster_view, "view", lambda: ClusterView((DGX,)))
     job, notices, launch = spec(engine=engine, model="acme/large"), [], LaunchLog()
     if refused:
@@ -102,7 +103,7 @@ def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     destination = folder(str(tmp_path), None)
     journal = Journal(destination, first.submission, take_over=False)
     assert journal.run_began() is None
-    assert ready.with_time(first, journal).template_time >= before
+    assert with_time(first, journal).template_time >= before
     journal.claim()
 
     retry = Journal(destination, submitted(1, "token").submission, take_over=False)
@@ -113,7 +114,7 @@ def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     claimed_the_day_before(destination, began)
     retry.claim()
     assert retry.run_began() == began
-    timed = ready.with_time(first, retry)
+    timed = with_time(first, retry)
     assert timed.template_time == began
     assert (timed.response_digest, timed.fingerprint) == (first.response_digest, first.fingerprint)
     # Another run of the task has a date of its own.

@@ -15,8 +15,8 @@ import pytest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input import reader as reading
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.preflight.row_ids import check_ids
+from airflow_provider_raybatch.job.preflight.input_check import check_ids
+from tests.support.sources import look_at_source
 from tests.support.specs import spec
 
 ROWS = 20_000
@@ -25,7 +25,7 @@ GROUP = 10_000
 
 def source_of(path: Path) -> Source:
     prompt = {"prompt": "{row.text}"}
-    return look_at_source(spec(source=[str(path)], id_column="a.b", **prompt), None)
+    return look_at_source(spec(source=[str(path)], id_column="a.b", **prompt))
 
 
 def parquet(folder: Path, ids: list[Any]) -> Source:

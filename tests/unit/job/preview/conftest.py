@@ -23,7 +23,7 @@ from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.entry.process import Driver
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preview import ask, asker, main, sizes, tokens
-from airflow_provider_raybatch.job.preview.picked import shares
+from airflow_provider_raybatch.job.preview.tokens import shares
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.warm_engines.source import OWN_ENGINES
 from airflow_provider_raybatch.job.work import in_sequence

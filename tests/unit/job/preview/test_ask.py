@@ -14,9 +14,9 @@ from airflow_provider_raybatch.contract.events import LONGEST_DOCUMENT
 from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import ClusterView
-from airflow_provider_raybatch.job.preflight import engine_check
+from airflow_provider_raybatch.job.preflight import engine_check, ready
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preview import ask, inspection, tokens
+from airflow_provider_raybatch.job.preview import ask, counters, tokens
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.clusters import HEAD
 from tests.support.numbered_pictures import Picture
@@ -136,15 +136,6 @@ def test_an_answer_stays_one_event(tmp_path: Path, report_of: ReportOf, told: li
     assert event.answer.completions[0].text.endswith("more characters]")
 
 
-def test_a_dead_engine_fails_its_rows(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
-    source = texts(tmp_path / "in.jsonl", "a", "die", "b")
-    fields = {"prompt": "{row.text}", "engine_args": {"kill_pattern": "die"}}
-    report_of(LocalFolder(str(tmp_path / "out")), source, ask=3, **fields)
-    failures = [one.failure for one in answers_in(told)]
-    assert failures[1] is not None
-    assert failures[1].startswith("engine: the engine died while it had this row, perhaps of another one")
-
-
 def test_what_an_engine_takes_is_said_before(tmp_path: Path, report_of: ReportOf, told: list[Any]) -> None:
     report_of(
         LocalFolder(str(tmp_path / "out")), texts(tmp_path / "in.jsonl", "a"), prompt="{row.text}", ask=1
@@ -168,13 +159,12 @@ def test_a_node_with_vllm_is_waited_for(
 ) -> None:
     """Where an autoscaler has ended all of them; a preview that asks nothing goes on without."""
     came: list[str] = []
-    for module in (engine_check, inspection):
-        monkeypatch.setattr(module, "vllm_is_here", lambda: False)
+    monkeypatch.setattr(engine_check, "vllm_is_here", lambda: False)
     monkeypatch.setattr(cluster_view, "view", lambda: ClusterView((HEAD,)))
     monkeypatch.setattr(cluster_view, "gpu_node", lambda _: next(iter(came), None))
     monkeypatch.setattr(cluster_view, "wait_for", lambda *_: came.append("node-1"))
-    monkeypatch.setattr(inspection, "check_engine", lambda *_: ModelCheck())
-    monkeypatch.setattr(tokens, "VllmCounter", lambda job, _: tokens.EchoCounter(job))
+    monkeypatch.setattr(ready, "check_engine", lambda *_: ModelCheck())
+    monkeypatch.setattr(tokens, "VllmCounter", lambda job, _: counters.EchoCounter(job))
     monkeypatch.setattr(ask, "_waited_for", lambda *_: [RowAnswer(ordinal=0)])
     source = texts(tmp_path / "in.jsonl", "a")
     fields = {

@@ -17,9 +17,10 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.preview import PlanReport
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import ClusterView
+from airflow_provider_raybatch.job.preflight import engine_check, ready
 from airflow_provider_raybatch.job.preflight.memory_check import model_sizes
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
-from airflow_provider_raybatch.job.preview import inspection, tokens
+from airflow_provider_raybatch.job.preview import counters, tokens
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.clusters import DGX, HEAD
@@ -218,12 +219,12 @@ def test_a_missing_model_is_one_sentence(
     def refuse(*_: object) -> ModelCheck:
         raise PreflightError("model: nothing is at '/no/such/model'.")
 
-    def cannot_load(*_: object) -> tuple[object, int, dict[str, object]]:
+    def cannot_load(*_: object) -> object:
         raise PreflightError("model: '/no/such/model' can't be loaded (Repo id must be in the form).")
 
-    monkeypatch.setattr(inspection, "check_engine", refuse)
-    monkeypatch.setattr(inspection, "vllm_is_here", lambda: True)
-    monkeypatch.setattr(tokens, "prompt_encoder", cannot_load)
+    monkeypatch.setattr(ready, "check_engine", refuse)
+    monkeypatch.setattr(engine_check, "vllm_is_here", lambda: True)
+    monkeypatch.setattr(counters, "load_model", cannot_load)
     source = numbered(tmp_path / "in.jsonl", 5)
     fields = {"engine": "vllm", "model": "/no/such/model"}
     found = report_of(LocalFolder(str(tmp_path / "out")), source, verb, **fields)
@@ -234,9 +235,9 @@ def test_a_missing_model_is_one_sentence(
 def check_finds(patch: pytest.MonkeyPatch, node: dict[str, float], shape: str, **found: int) -> None:
     """Let the check find these sizes on a cluster with this node, and words count as tokens."""
     checked = ModelCheck(sizes=model_sizes(SHAPES[shape], None, None), **found)
-    patch.setattr(inspection, "check_engine", lambda *_: checked)
-    patch.setattr(inspection, "vllm_is_here", lambda: True)
-    patch.setattr(tokens, "VllmCounter", lambda job, _: tokens.EchoCounter(job))
+    patch.setattr(ready, "check_engine", lambda *_: checked)
+    patch.setattr(engine_check, "vllm_is_here", lambda: True)
+    patch.setattr(tokens, "VllmCounter", lambda job, _: counters.EchoCounter(job))
     patch.setattr(cluster_view, "view", lambda: ClusterView((HEAD, node)))
 
 
@@ -349,19 +350,6 @@ def test_all_refusals_come_at_once(tmp_path: Path, report_of: ReportOf) -> None:
         "output_prefix",
         "id_column",
     ]
-
-
-def test_a_source_of_many_columns_is_refused_shortly(tmp_path: Path, report_of: ReportOf) -> None:
-    path = tmp_path / "in.csv"
-    names = [f"column_{number}" for number in range(3000)]
-    path.write_text(f"{','.join(names)}\n{','.join('x' for _ in names)}\n")
-    place = LocalFolder(str(tmp_path / "out"))
-    rows, end = report_of(place, str(path), prompt="{row.column_2999} and {row.culumn_7}")
-    (sentence,) = end.refusals
-    assert sentence.startswith("prompt: the source has no column 'culumn_7'; did you mean 'column_7'")
-    assert sentence.endswith("and 2,980 more).")
-    rows, end = report_of(place, str(path), prompt="{row.column_2999}")
-    assert (rows[0].messages[0].text, end.refusals) == ("x", ())
 
 
 def test_a_missing_source_is_one_sentence(tmp_path: Path, report_of: ReportOf) -> None:

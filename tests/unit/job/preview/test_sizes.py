@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from airflow_provider_raybatch.contract.preview import CutOff
+from airflow_provider_raybatch.job.preview.counters import PromptLength
 from airflow_provider_raybatch.job.preview.sizes import prompt_tokens
-from airflow_provider_raybatch.job.preview.tokens import PromptLength
 from airflow_provider_raybatch.job.row import RowFailure
 
 FAILED = RowFailure("template", "no")

@@ -1,77 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths of rows that are several requests of the engine: each must fit, and not their sum."""
+"""Which rows a preview reads."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from airflow_provider_raybatch.job.engine.pair_encoder import pooling_encoder
-from airflow_provider_raybatch.job.media.load import Loaded
-from airflow_provider_raybatch.job.preview import tokens
-from airflow_provider_raybatch.job.preview.refusals import Refusals
-from airflow_provider_raybatch.job.preview.tokens import EchoCounter, PromptLength, VllmCounter
-from airflow_provider_raybatch.job.row import Request, RowFailure
-from airflow_provider_raybatch.storage.errors import StorageError
-from tests.support.pictures import asking_about
-from tests.support.specs import spec
-from tests.unit.job.engine.test_pair_encoder import Letters, asked
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.preview.tokens import Picked, picked_rows, picked_runs, shares
 
-SCORE: dict[str, Any] = {"model_task": "score", "query": "{row.q}", "documents_column": "d", "prompt": None}
+CHUNKS = [Chunk(0, start, rows, -1, 0, 0) for start, rows in ((0, 5), (5, 3), (8, 12))]
 
 
-def test_chunks_and_pairs_of_an_echo_count_one_by_one() -> None:
-    text = Request(prompt="a b c d e f g")
-    chunked = EchoCounter(spec(engine="echo", model_task="embed", chunk_tokens=3))
-    assert chunked.count([text]) == [PromptLength(3, 7)]
-    assert EchoCounter(spec(engine="echo", model_task="embed")).count([text]) == [PromptLength(7, 7)]
-    scored = EchoCounter(spec(engine="echo", **SCORE))
-    assert scored.count([asked("q", "a b", "c d e")]) == [PromptLength(4, 7)]
+def ordinals(picked: Picked) -> list[int]:
+    return [chunk.ordinal + position for chunk, positions in picked for position in positions]
 
 
-def test_what_is_cut_of_pairs_is_counted_over_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = spec(on_overlong="truncate", **SCORE)
-    config = SimpleNamespace(get_vocab_size=lambda: 256)
-    made = pooling_encoder(job, Letters(), config), 6, {}
-    monkeypatch.setattr(tokens, "prompt_encoder", lambda _: made)
-    found = VllmCounter(job).count([asked("a", "b", "bcde")])
-    assert found == [PromptLength(8, 11, cut=2)]
+@pytest.mark.parametrize("wanted", [1, 5, 6, 20, 100])
+def test_the_first_rows(wanted: int) -> None:
+    assert ordinals(picked_rows(CHUNKS, 20, wanted, None)) == list(range(min(20, wanted)))
 
 
-def test_images_are_counted_by_the_processor_then_by_its_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is away leaves rows to the mean; what can't be decoded or is overlong fails."""
-    worst = RowFailure("media", "not an image")
-    loaded: Any = iter([StorageError("away"), worst, 3, 5, 90])
+def test_a_sample_has_each_row_once_and_in_order() -> None:
+    for seed in range(20):
+        found = ordinals(picked_rows(CHUNKS, 20, 7, seed))
+        assert found == sorted(set(found))
+        assert len(found) == 7
+        assert found == ordinals(picked_rows(CHUNKS, 20, 7, seed))
+    assert ordinals(picked_rows(CHUNKS, 20, 20, 1)) == list(range(20))
 
-    def load(images: Any, _: Any) -> Any:
-        made: Any = next(loaded)
-        if isinstance(made, Exception):
-            raise made
-        return Loaded([made] * len(images), ()) if isinstance(made, int) else made
 
-    encoder = SimpleNamespace(
-        encode=lambda requests: [[7, 7]] * len(requests),
-        fitted=lambda request, ids, *_: ids,
-        longest=len,
-        images=SimpleNamespace(tokens_with=lambda ids, pixels: len(ids) + sum(pixels)),
-    )
-    monkeypatch.setattr(tokens, "prompt_encoder", lambda _: (encoder, 90, {}))
-    monkeypatch.setattr(tokens, "load", load)
-    monkeypatch.setattr(tokens, "_MOST_PROCESSED", 5)
-    access: Any = object()
-    counter, first = VllmCounter(spec(), access), [asking_about("x", count) for count in (1, 1, 2, 1)]
-    found = counter.count([*first, asking_about("x"), asking_about("x", 3), Request(prompt="x")])
-    assert [(one.whole, one.sent, one.images) for one in found] == [
-        (2, 2, "none"), (2, -1, ""), (8, 8, "processor"), (7, 7, "processor"), (92, -1, "processor"),
-        (2 + round(101 / 4 * 3), 2 + round(101 / 4 * 3), "mean"), (2, 2, ""),
-    ]  # fmt: skip
-    assert found[1].failure is worst
-    assert found[4].failure is not None
-    assert "92 tokens" in found[4].failure.reason
-    tokens.Counted(lengths=found).note_images(refusals := Refusals(lambda _: None))
-    assert refusals.notices == [
-        "images: the model's processor counted the tokens of the images of 3 rows; those of 1 row more count "
-        "with the mean of these; the tokens of the images of 1 row are not counted"
-    ]
+def test_runs_are_whole_chunks() -> None:
+    assert ordinals(picked_runs(CHUNKS, None, 0)) == list(range(20))
+    assert ordinals(picked_runs(CHUNKS, 20, 0)) == list(range(20))
+    some = picked_runs(CHUNKS, 6, 3)
+    assert 6 <= len(ordinals(some)) < 20
+    assert [chunk for chunk, _ in some] == sorted((chunk for chunk, _ in some), key=lambda one: one.ordinal)
+
+
+def test_an_empty_input_has_no_rows() -> None:
+    assert picked_rows([], 0, 5, None) == picked_rows([], 0, 5, 1) == picked_runs([], 5, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("most", "fewest", "expected"),
+    [
+        (1, 1, [1000]),
+        (3, 1, [384, 384, 232]),
+        (64, 400, [512, 488]),
+        (64, 5000, [1000]),
+    ],
+)  # fmt: skip
+def test_shares_are_neighbours_of_one_size(most: int, fewest: int, expected: list[int]) -> None:
+    chunks = [Chunk(0, start, min(128, 1000 - start), 0, 0, 1000) for start in range(0, 1000, 128)]
+    picked: Picked = [(chunk, range(chunk.rows)) for chunk in chunks]
+    made = shares(picked, most, fewest)
+    assert [sum(chunk.rows for chunk, _ in share) for share in made] == expected
+    assert [one for share in made for one in share] == picked
+    assert shares([], most, fewest) == [[]]

@@ -22,7 +22,6 @@ from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Keyer, Repetitions
 from airflow_provider_raybatch.job.row_order import regroup
 from airflow_provider_raybatch.job.row_order.buckets import Bucket, BucketKeys, Cut, Gathered, buckets, slices
@@ -32,6 +31,7 @@ from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks
 from airflow_provider_raybatch.job.work import Job, WorkItem, work
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.replicas import in_buckets, lines
+from tests.support.sources import look_at_source
 from tests.support.specs import submitted
 
 PREFIX = 8
@@ -45,7 +45,7 @@ def texts(documents: int, rows: int) -> list[str]:
 
 def job_of(source: Path) -> tuple[Job, Source]:
     spec = submitted(source=[str(source)], prompt="{row.text}", destination=str(source.parent / "out"))
-    found = look_at_source(spec, None)
+    found = look_at_source(spec)
     out = LocalFolder(spec.destination)
     return Job(spec, found.listing, out, "parts/0", Keyer(spec, {}, Digests())), found
 

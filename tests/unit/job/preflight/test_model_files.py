@@ -14,10 +14,11 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.step_specs import check_adapters
 from airflow_provider_raybatch.job.input import hub as hub_module
 from airflow_provider_raybatch.job.preflight import model_check
-from airflow_provider_raybatch.job.preflight.adapter_check import check_adapters
-from airflow_provider_raybatch.job.preflight.model_look import refuse_by_files, refuse_missing
+from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
+from airflow_provider_raybatch.job.preflight.model_files import refuse_by_files, refuse_missing
 from airflow_provider_raybatch.storage.errors import StorageError
 from tests.support.approved import AssertSentences
 from tests.support.http_server import OUT_OF_REACH, out_of_reach
@@ -45,7 +46,7 @@ def without(*names: str, **more: Any) -> Files:
 
 
 def assert_passes(of_model: Any, environment: dict[str, Any]) -> None:
-    refuse_by_files(of_model, environment)  # raises nothing
+    refuse_by_files(AskedModel(of_model, [], environment))  # raises nothing
 
 
 KINDS: dict[str, Files] = {
@@ -124,7 +125,7 @@ def write(at: Path, files: Files) -> str:
 def refusal(model: str, environment: dict[str, Any] | None = None, **fields: Any) -> str:
     """Return the sentence that refuses a model, without its beginning."""
     with pytest.raises(PreflightError) as refused:
-        refuse_by_files(spec(engine="vllm", model=model, **fields), environment or {})
+        refuse_by_files(AskedModel(spec(engine="vllm", model=model, **fields), [], environment or {}))
     sentence = str(refused.value)
     assert sentence.startswith(f"model: {model!r} ")
     return sentence.removeprefix(f"model: {model!r} ")
@@ -139,7 +140,7 @@ def test_a_folder_that_can_not_generate_is_refused_without_vllm(
     def said(files: Files) -> str:
         model = write(next(folders), files)
         with pytest.raises(PreflightError) as refused:
-            model_check.check_model(spec(engine="vllm", model=model), [], {})
+            model_check.check_model(AskedModel(spec(engine="vllm", model=model), [], {}))
         return str(refused.value).replace(model, "<model>")
 
     assert_sentences(said)
@@ -191,7 +192,8 @@ def test_hub_is_asked_with_the_jobs_token_and_revision(hub: Hub, tmp_path: Path)
     hub.tokens, hub.is_private = {"hf_job"}, True
     first = hub.push(NAME, Path(write(tmp_path / "first", KINDS["classifier"])))
     hub.push(NAME, Path(write(tmp_path / "second", GOOD)))
-    refuse_by_files(spec(engine="vllm", model=NAME), {"HF_TOKEN": SecretStr("hf_job")})
+    job = spec(engine="vllm", model=NAME)
+    refuse_by_files(AskedModel(job, [], {"HF_TOKEN": SecretStr("hf_job")}))
     args = {"revision": first}
     other = {"HF_TOKEN": SecretStr("hf_other")}
     assert_passes(spec(engine="vllm", model=NAME, engine_args=args), other)  # which sees nothing
@@ -208,7 +210,7 @@ def test_offline_the_hub_cache_is_looked_into(hub: Hub, monkeypatch: pytest.Monk
     (repository / "refs/main").write_text(commit)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert refusal(NAME).startswith("has no weights")
-    refuse_by_files(spec(engine="vllm", model="acme/other"), {})
+    refuse_by_files(AskedModel(spec(engine="vllm", model="acme/other"), [], {}))
     assert hub.asked == []
 
 
@@ -231,8 +233,8 @@ def test_a_name_on_a_hub_out_of_reach_is_refused(
     job = spec(engine="vllm", model=NAME) if field == "model" else spec(engine="vllm", model="/", **named)
 
     def check() -> None:
-        refuse_missing(job)
-        check_adapters(job, {})
+        refuse_missing(AskedModel(job, [], {}))
+        check_adapters(AskedModel(job, [], {}))
 
     with out_of_reach(kind) as url:
         monkeypatch.setattr(constants, "ENDPOINT", url)
@@ -241,14 +243,15 @@ def test_a_name_on_a_hub_out_of_reach_is_refused(
         said = str(error.value)
         assert said.startswith(f"{field}: {NAME!r} is on the hub at {url}, which can't be reached from the ")
         assert said.endswith("copy it to S3, or fill their caches and set HF_HUB_OFFLINE=1.")
-        refuse_missing(spec(engine="vllm", model="/"))
+        refuse_missing(AskedModel(spec(engine="vllm", model="/"), [], {}))
         cached = cache / "models--acme--tiny"
         write(cached / "snapshots" / ("a" * 40), GOOD)
         (cached / "refs").mkdir()
         (cached / "refs/main").write_text("a" * 40)
-        refuse_missing(job)
+        refuse_missing(AskedModel(job, [], {}))
         for quantized in (f"{NAME}:Q4_K_M", f"{NAME}/tiny-Q4_K_M.gguf"):
-            refuse_missing(spec(engine="vllm", model=quantized, engine_args={"tokenizer": NAME}))
+            other = spec(engine="vllm", model=quantized, engine_args={"tokenizer": NAME})
+            refuse_missing(AskedModel(other, [], {}))
 
 
 def test_the_hub_may_be_behind_a_proxy(
@@ -261,7 +264,7 @@ def test_the_hub_may_be_behind_a_proxy(
     monkeypatch.setenv("HTTP_PROXY", hub.url)
     close_session()  # the client reads the environment once
     request.addfinalizer(close_session)
-    refuse_missing(spec(engine="vllm", model=NAME))
+    refuse_missing(AskedModel(spec(engine="vllm", model=NAME), [], {}))
     assert hub.pings
 
 

@@ -1,21 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Pydantic model in `response_format`: imported on the cluster, or refused in a sentence."""
+"""Tools that can't be called, and Pydantic models without columns, are refused before an engine starts."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.preflight.response_model import schema_of_model, with_model
+from airflow_provider_raybatch.job.engine import vllm_compat_parsers
+from airflow_provider_raybatch.job.preflight.input_check import SampledRows
+from airflow_provider_raybatch.job.preflight.parser_check import (
+    check_calls,
+    check_tools,
+    schema_of_model,
+    with_model,
+)
+from airflow_provider_raybatch.job.row import Request
 from tests.support.approved import AssertSentences
 from tests.support.echo_place import EchoPlace
 from tests.support.specs import spec
+from tests.support.tools import ADD, tool
 from tests.support.whole_job import without_cluster
+
+CHAT = [Request(messages=[{"role": "user", "content": "x"}])]
+BROKEN = tool("x", {"properties": {"a": {"type": "int"}}})
+ELSEWHERE = tool("x", {"properties": {"a": {"$ref": "https://schemas.example/a.json"}}})
+DRAFT = {"name": "draft", "prompt": "{row.a}"}
+
+
+def test_broken_schema_is_named_with_its_tool_and_step(assert_sentences: AssertSentences) -> None:
+    assert_sentences(lambda **fields: check_tools(spec(**fields)), PreflightError)
+
+
+def test_unknown_tool_call_parser_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_compat_parsers, "tool_parsers", lambda: ["hermes", "mistral"])
+    monkeypatch.setattr("airflow_provider_raybatch.job.engine.vllm_compat.installed_version", lambda: "0.29")
+    job = {"engine": "vllm", "tools": [ADD]}
+    for name, meant in {"HERMS": "did you mean 'hermes'?", "xyz": "it has hermes, mistral."}.items():
+        with pytest.raises(PreflightError) as refused:
+            check_tools(spec(**job, tool_call_parser=name))
+        assert str(refused.value) == f"tool_call_parser: vLLM 0.29 has no parser {name!r}; {meant}"
+    monkeypatch.setattr(vllm_compat_parsers, "tool_parsers", list)  # without vLLM
+    assert check_tools(spec(**job, tool_call_parser="xyz")) is None
+
+
+def check(job: Any, text: Callable[..., str], requests: Sequence[Request] = CHAT) -> None:
+    """Check the calls of a model whose chats have this text."""
+    loaded: Any = SimpleNamespace(
+        spec=job, tokenizer=None, chats=SimpleNamespace(text=text), requests=requests
+    )
+    check_calls(loaded)
+
+
+def test_chat_template_that_prints_no_tools_is_refused() -> None:
+    job = spec(engine="vllm", model="acme/tiny", tools=[ADD], tool_choice="none")
+    with pytest.raises(PreflightError, match="chat_template: that of 'acme/tiny' prints no tools"):
+        check(job, lambda chat, **_: "x")
+
+    def with_tools(chat: Any, tools: Any = "all") -> str:
+        return f"{tools} x"
+
+    check(job, with_tools)
+    with pytest.raises(PreflightError, match="chat_template: that of 'acme/tiny' fails at the tools"):
+        check(job, lambda chat, tools="all": "" if tools else "x")
+    check(spec(), with_tools)
+    step = {"prompt": "{row.a}", "tools": [ADD], "tool_choice": "none"}
+    steps = spec(engine="vllm", model="m", steps=[{"name": "a", "prompt": "{row.a}"}, {"name": "b", **step}])
+    asked = SampledRows(CHAT, [], 1).of_all_steps(steps).requests
+    with pytest.raises(PreflightError, match="prints no tools"):
+        check(steps, lambda chat, **_: "x", asked)
+    check(steps, with_tools, asked)
+
 
 MODULE = "users_models"
 SOURCE = """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions that no value of their column can fulfil are refused before a row is asked."""
+"""Columns of steps that are missing or taken, and conditions that no value can fulfil, are refused early."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
+from airflow_provider_raybatch.job.request.render import render_all
+from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from tests.support.approved import AssertSentences
+from tests.support.sources import look_at_source
 from tests.support.specs import spec
 
 SCHEMA = {
@@ -49,7 +52,7 @@ def look(path: Path, *when: Any) -> int:
     """Return how many rows are to do."""
     draft = {"name": "draft", "prompt": "{row.text}", "response_format": SCHEMA}
     steps = [draft, {"name": "judge", "prompt": "{row.text}", "when": list(when)}]
-    return look_at_source(spec(source=[str(path)], steps=steps), None).rows
+    return look_at_source(spec(source=[str(path)], steps=steps)).rows
 
 
 def refused(path: Path, *when: Any) -> str:
@@ -141,3 +144,30 @@ def test_the_first_rows_of_jsonl_tell_its_types(
             look(path, ("x", "==", value))
         else:
             assert "so no row fulfils" in refused(path, ("x", "==", value))
+
+
+SCORE = {"type": "object", "properties": {"score": {"type": "integer"}}}
+RESPONSE = {"type": "object", "properties": {"response": {"type": "string"}}}
+DRAFT = {"name": "draft", "prompt": "{row.text}", "response_format": SCORE}
+JUDGE = {"name": "judge", "prompt": "{row.draft_response}"}
+
+
+def check_steps(folder: Path, row: dict[str, Any], *steps: dict[str, Any], **fields: Any) -> None:
+    path = folder / "in.jsonl"
+    path.write_text(json.dumps({"text": "a", **row}) + "\n")
+    look_at_source(spec(source=[str(path)], steps=list(steps or (DRAFT, JUDGE)), **fields))
+
+
+def test_each_mistake_has_a_remedy_of_steps(tmp_path: Path, assert_sentences: AssertSentences) -> None:
+    assert_sentences(
+        lambda row, steps, fields: check_steps(tmp_path, row, *steps, **fields), (PreflightError, SpecError)
+    )
+
+
+def test_a_late_row_with_a_steps_column_fails_with_its_remedy() -> None:
+    first, _ = spec(steps=[DRAFT, JUDGE]).step_specs()
+    (failure,) = render_all(task_of(first).renderer(), [{"text": "a", "draft_score": 1}])
+    assert isinstance(failure, RowFailure)
+    assert failure.reason == (
+        "the row has a column 'draft_score', which is also an output column; rename the step 'draft'"
+    )
