@@ -26,9 +26,9 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "embed_truth": ("job/engine", "job/tasks", "job/request"),
     "job_kills": ("job", "storage"),
     "kill_points": _RUNS,
-    "kubernetes_kills": ("cluster/kuberay", "operators", "triggers"),
+    "kubernetes_kills": ("kubernetes", "operators", "triggers"),
     "score_truth": ("job/engine", "job/tasks", "job/request"),
-    "shared_cluster_kills": ("cluster/kuberay", "operators", "triggers"),
+    "shared_cluster_kills": ("kubernetes", "operators", "triggers"),
     "throughput": ("job/engine", "job/engine_process", "job/planning", "job/replica", "job/scheduling"),
     "two_gpus": ("job/engine_process", "job/replica", "job/scheduling", "job/row_order"),
 }

@@ -7,6 +7,7 @@ The keys are those of Airflow's ``provider_info.schema.json``; the connection fo
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 _NAME = "Ray Batch"
@@ -24,7 +25,7 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [
             {"integration-name": _NAME, "external-doc-url": "https://docs.ray.io/", "tags": ["software"]},
         ],
-        "operators": [_modules("operators.ray_batch", "operators.ray_cluster", "operators.ray_job")],
+        "operators": [_modules("operators.ray_batch", "operators.ray_job", *_of_doors())],
         "sensors": [_modules("sensors.ray_job")],
         "hooks": [_modules("hooks.ray")],
         "triggers": [_modules("triggers.ray_job")],
@@ -39,6 +40,11 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "connection-types": [_connection_type()],
     }
+
+
+def _of_doors() -> list[str]:
+    """Modules of operators in folders that may be left out of an installation."""
+    return ["kubernetes.operators"] if find_spec(f"{_PACKAGE}.kubernetes") else []
 
 
 def _options() -> dict[str, Any]:

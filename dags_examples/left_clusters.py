@@ -2,7 +2,7 @@
 """Every hour: delete the clusters on Kubernetes that runs of this Airflow have left.
 
 No cluster needs it to go: a task deletes its own, and KubeRay ends each one at a deadline. It shortens what a
-crash of a worker costs, and finds what was changed by hand. ``raybatch clusters`` shows the same in a shell.
+crash of a worker costs, and finds what was changed by hand.
 
 Environment variables that Airflow's processes may set, all read when the file is parsed:
 
@@ -33,7 +33,7 @@ def left_clusters() -> None:
     @task(retries=2, retry_delay=timedelta(minutes=1))
     def delete_left() -> list[str]:
         """Delete what is proven to be left; the log says why each object goes or stays."""
-        from airflow_provider_raybatch.hooks.left_clusters import delete_left_clusters
+        from airflow_provider_raybatch.kubernetes.left_clusters import delete_left_clusters
 
         namespaces = [name.strip() for name in NAMESPACES.split(",") if name.strip()] or [None]
         return [one for name in namespaces for one in delete_left_clusters(CONN_ID, name)]

@@ -29,9 +29,9 @@ from typing import Any
 from airflow.sdk import dag
 
 from airflow_provider_raybatch.arguments import Output
-from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+from airflow_provider_raybatch.kubernetes.cluster import KubeRayCluster
+from airflow_provider_raybatch.kubernetes.operators import CreateRayCluster, DeleteRayCluster
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
-from airflow_provider_raybatch.operators.ray_cluster import CreateRayCluster, DeleteRayCluster
 
 
 def setting(name: str, default: str) -> str:
@@ -69,9 +69,7 @@ ON_THE_CLUSTER: dict[str, Any] = {
     tags=["raybatch"],
 )
 def questions_on_one_cluster() -> None:
-    cluster = CreateRayCluster(
-        task_id="create_cluster", ray_cluster=CLUSTER, lease=LEASE, deferrable=DEFERRABLE
-    )
+    cluster = CreateRayCluster(task_id="create_cluster", ray_cluster=CLUSTER, lease=LEASE)
     generate = RayBatchInferenceOperator(
         task_id="generate",
         ray_cluster=cluster.output,

@@ -39,7 +39,6 @@ from airflow_provider_raybatch.cli.verbs import (  # noqa: E402
     Option,
     Verb,
 )
-from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster  # noqa: E402
 from airflow_provider_raybatch.contract import failures, spec  # noqa: E402
 from airflow_provider_raybatch.contract.arguments.prompt import name_of  # noqa: E402
 from airflow_provider_raybatch.contract.arguments.steps import StepArguments  # noqa: E402
@@ -47,14 +46,15 @@ from airflow_provider_raybatch.contract.base import ContractModel  # noqa: E402
 from airflow_provider_raybatch.contract.manifest import BatchManifest, RunResult  # noqa: E402
 from airflow_provider_raybatch.contract.report import Report  # noqa: E402
 from airflow_provider_raybatch.contract.together import RULES  # noqa: E402
+from airflow_provider_raybatch.places.providers import ClusterDefinition  # noqa: E402
 
 CLASSES = {
     "RayOperator": "operators.base",
     "RayBatchInferenceOperator": "operators.ray_batch",
     "RayJobOperator": "operators.ray_job",
     "RayJobSensor": "sensors.ray_job",
-    "KubeRayCluster": "cluster.kuberay.cluster",
-    "CreateRayCluster": "operators.ray_cluster",
+    "KubeRayCluster": "kubernetes.cluster",
+    "CreateRayCluster": "kubernetes.operators",
     "Step": "steps",
     **{kind.__name__: "arguments" for kinds in GROUPS.values() for kind in kinds},
 }
@@ -82,7 +82,7 @@ _PLAIN_TYPES: dict[Any, str] = {
 
 def pages() -> dict[Path, str]:
     """Every file that this program writes, with its content."""
-    filled = [*sorted(REFERENCE.glob("*.md")), DOCS / "kubernetes.md"]
+    filled = [*sorted(REFERENCE.glob("*.md")), *DOCS.glob("kubernetes.md")]
     written = {path: _filled(path.read_text(encoding="utf-8")) for path in filled}
     return {
         **written,
@@ -134,8 +134,10 @@ class Argument:
 def arguments(name: str) -> list[Argument]:
     """The documented arguments of one of :data:`CLASSES`, in the order of its docstring."""
     kind: Any = getattr(importlib.import_module(f"airflow_provider_raybatch.{CLASSES[name]}"), name)
-    # Operators name this class without importing it, so that DAGs are parsed sooner.
-    hints = typing.get_type_hints(kind.__init__, localns={"KubeRayCluster": KubeRayCluster})
+    # Operators name these without importing them, so that DAGs are parsed sooner.
+    hints = typing.get_type_hints(
+        kind.__init__, localns={"ClusterDefinition": ClusterDefinition, "KubeRayCluster": ClusterDefinition}
+    )
     known = set(inspect.signature(kind.__init__).parameters)
     templated = {
         field for one in (kind, *kind.__subclasses__()) for field in getattr(one, "template_fields", ())

@@ -282,26 +282,5 @@ VERBS = (
             _AWS_CONN_ID,
         ),
     ),
-    Verb(
-        name="clusters",
-        function="clusters:show_clusters",
-        summary="List clusters that tasks have made on Kubernetes, or delete those left",
-        description=(
-            "List the RayJobs of tasks in a namespace, with their task, age, GPUs, and the moment at which "
-            "KubeRay ends them by itself. One counts as left if Airflow's database says that its task has "
-            "ended; what belongs to another Airflow or can't be proven to be left is never deleted."
-        ),
-        examples=("clusters", "clusters --kubernetes-conn-id gpu_cluster --namespace ml --delete"),
-        options=(
-            Option(
-                "--kubernetes-conn-id",
-                metavar="ID",
-                help="a kubernetes connection; by default kubernetes_default",
-            ),
-            Option("--namespace", metavar="NAME", help="of Kubernetes; by default the connection's"),
-            Option("--delete", action="store_true", help="delete what was left"),
-            _FORMAT,
-        ),
-    ),
 )
 """In the order of a user's way."""

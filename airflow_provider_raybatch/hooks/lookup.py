@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # heavy, so not inside a coroutine
 
-from airflow_provider_raybatch.cluster.kuberay.sweep import ACTIVE_RUNS, RunFate
-from airflow_provider_raybatch.contract.submission import TaskKey
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 _TASK_RUNNER = "airflow.sdk.execution_time.task_runner"
@@ -40,7 +42,25 @@ def server_lookup() -> Iterator[None]:
             del os.environ[_CONTEXT]
 
 
-_log = logging.getLogger(__name__)
+class ConnectionHook(BaseHook):
+    """A hook whose connection is also found where no task runs."""
+
+    @classmethod
+    def get_connection(cls, conn_id: str) -> Connection:
+        """As Airflow's; outside of tasks it also reads Airflow's database."""
+        with server_lookup():
+            return super().get_connection(conn_id)
+
+    @classmethod
+    async def afind_connection(cls, conn_id: str) -> Connection:
+        """As :meth:`get_connection`, without blocking the event loop."""
+        try:
+            return await cls.aget_connection(conn_id)
+        except AirflowNotFoundException:
+            # Outside of tasks, and in `airflow dags test` (3.3), only the blocking call finds it.
+            from asgiref.sync import sync_to_async
+
+            return await sync_to_async(cls.get_connection)(conn_id)
 
 
 def task_state(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
@@ -50,24 +70,3 @@ def task_state(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | 
     )
     state = (states.get(run_id) or {}).get(f"{task_id}_{map_index}" if map_index >= 0 else task_id)
     return None if state is None else str(state)
-
-
-def task_fate(task: TaskKey) -> RunFate:
-    """What Airflow says of any task, asked from a running one. Blocks."""
-    try:
-        if RuntimeTaskInstance.get_dr_count(dag_id=task.dag_id, run_ids=[task.run_id]) == 0:
-            return RunFate(exists=False)
-        states = RuntimeTaskInstance.get_task_states(
-            dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id], map_index=task.map_index
-        ).get(task.run_id, {})
-        active = RuntimeTaskInstance.get_dr_count(
-            dag_id=task.dag_id, run_ids=[task.run_id], states=list(ACTIVE_RUNS)
-        )
-    except Exception:  # what can't be asked is not known, and so nothing is deleted
-        _log.warning("Airflow's API server did not say how %s is.", task, exc_info=True)
-        return RunFate(known=False)
-    name = f"{task.task_id}_{task.map_index}" if task.map_index >= 0 else task.task_id
-    if name not in states:
-        return RunFate(exists=False)
-    state = None if states[name] is None else str(states[name])
-    return RunFate(state=state, run_active=active > 0)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import amask_secret, mask_secret
 
@@ -23,17 +22,15 @@ from airflow_provider_raybatch.hooks.connection import (
     RayConnection,
     read_connection,
 )
-from airflow_provider_raybatch.hooks.lookup import server_lookup
+from airflow_provider_raybatch.hooks.lookup import ConnectionHook
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
-
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import ClusterVersion
 
 
-class RayHook(BaseHook):
+class RayHook(ConnectionHook):
     """Reaches a Ray cluster as an Airflow connection of type ``ray`` describes it.
 
     :param ray_conn_id: id of the connection. The host ``local`` in it stands for a private Ray of each task.
@@ -47,12 +44,6 @@ class RayHook(BaseHook):
     def __init__(self, ray_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.ray_conn_id = ray_conn_id
-
-    @classmethod
-    def get_connection(cls, conn_id: str) -> Connection:
-        """As Airflow's; outside of tasks it also reads Airflow's database."""
-        with server_lookup():
-            return super().get_connection(conn_id)
 
     def read(self) -> RayConnection:
         """The connection, validated; its secrets are masked in logs from here on.
@@ -72,22 +63,13 @@ class RayHook(BaseHook):
     async def aread(self) -> RayConnection:
         """As :meth:`read`, without blocking the event loop."""
         try:
-            connection = await self._alook_up()
+            connection = await self.afind_connection(self.ray_conn_id)
         except (AirflowNotFoundException, PermissionError) as error:
             raise self._unusable(error) from error
         found = read_connection(connection)
         for secret in found.secrets:
             await amask_secret(secret)
         return found
-
-    async def _alook_up(self) -> Connection:
-        try:
-            return await self.aget_connection(self.ray_conn_id)
-        except AirflowNotFoundException:
-            # Outside of tasks, and in `airflow dags test` (3.3), only the blocking call finds it.
-            from asgiref.sync import sync_to_async
-
-            return await sync_to_async(self.get_connection)(self.ray_conn_id)
 
     def get_address(self) -> ClusterAddress:
         """Where the cluster is; raises as :meth:`read`, and if the connection names no cluster."""

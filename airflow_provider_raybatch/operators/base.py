@@ -40,8 +40,8 @@ from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
 from airflow_provider_raybatch.operators.submitting import submit
 from airflow_provider_raybatch.places.choosing import place_of
+from airflow_provider_raybatch.places.existing import ConnectedCluster
 from airflow_provider_raybatch.places.place import Cluster, NotReadyYet, Place
-from airflow_provider_raybatch.places.running import ConnectedPlace
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,7 +65,7 @@ class RayOperator(CommonArguments):
     :param ray_conn_id: Airflow connection of type ``ray``, default ``ray_default``. If its host is ``local``,
         the task starts a private Ray for itself and always runs blocking.
     :param ray_cluster: in place of `ray_conn_id`, a
-        :class:`~airflow_provider_raybatch.cluster.kuberay.cluster.KubeRayCluster`: a cluster on Kubernetes
+        :class:`~airflow_provider_raybatch.kubernetes.cluster.KubeRayCluster`: a cluster on Kubernetes
         that is made for the job and goes with it, or the name of a running one.
     :param deferrable: free the worker while the job runs; default: Airflow's ``[operators]
         default_deferrable``.
@@ -191,7 +191,7 @@ class RayOperator(CommonArguments):
             plan = self._planned(run)
         if run.record.fingerprint == plan.fingerprint:
             return self._returned_again(context, run.record.result)
-        if isinstance(run.place, ConnectedPlace) and run.place.embedded:
+        if isinstance(run.place, ConnectedCluster) and run.place.embedded:
             return self._execute_embedded(context, run, run.place, plan)
         cluster, submitted = self._submit(context, run, plan)
         handle = run.handle(cluster, submitted.submission_id, plan.fingerprint)
@@ -234,7 +234,9 @@ class RayOperator(CommonArguments):
         if "task_state_store" in context and attempt.ends_with(error, self.retry_policy):
             attempt.stop_left_behind(self.log)
 
-    def _execute_embedded(self, context: Context, run: TaskRun, place: ConnectedPlace, plan: JobPlan) -> Any:
+    def _execute_embedded(
+        self, context: Context, run: TaskRun, place: ConnectedCluster, plan: JobPlan
+    ) -> Any:
         from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
 
         if not self.wait_for_completion:
@@ -291,7 +293,7 @@ class RayOperator(CommonArguments):
             return submit(run, plan, store, handler, self.on_stale_state, self.log, leave_waiting=may_leave)
         except NotReadyYet as waiting:
             self.log.info("The wait for the cluster goes on in the triggerer.")
-            trigger, timeout = deferral(waiting, run, cancel_on_kill=self.cancel_on_kill)
+            trigger, timeout = deferral(waiting, run, self.ray_cluster, cancel_on_kill=self.cancel_on_kill)
             self.defer(trigger=trigger, method_name="execute_on_cluster", timeout=timeout)
         except Exception as error:
             self._give_up(context, run, error, handler.uid)
@@ -377,7 +379,7 @@ class RayOperator(CommonArguments):
             if run is not None and run.place.makes_clusters:
                 release(run, uid_of(handle), self.log, ended=ended)
         except RaybatchError as error:
-            self.log.warning("The cluster is left to KubeRay, which ends it after its job: %s", error)
+            self.log.warning("The cluster is left, and ends itself after its job: %s", error)
 
     def _returned_again(self, context: Context, result: dict[str, Any]) -> Any:
         self.log.info(

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.operators.arguments import spec_of_fields
 from airflow_provider_raybatch.operators.handover import has_committed
 from airflow_provider_raybatch.operators.parse_check import check_lease, unknown_names
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
-from airflow_provider_raybatch.places.choosing import is_cluster
+from airflow_provider_raybatch.places.providers import ClusterDefinition
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
@@ -57,7 +57,11 @@ def check_has_price(spec: BatchInferenceSpec, ray_cluster: Any) -> None:
 
     :raises SpecError: the operator gives none.
     """
-    if spec.max_cost is not None and spec.gpu_hour_price is None and is_cluster(ray_cluster):
+    if (
+        spec.max_cost is not None
+        and spec.gpu_hour_price is None
+        and isinstance(ray_cluster, ClusterDefinition)
+    ):
         raise SpecError(_no_price(None))
 
 

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.operators.run_record import Store, check_current
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
     from airflow_provider_raybatch.cluster.follow.loop import Log
-    from airflow_provider_raybatch.places.place import Cluster, OneRun, Place
+    from airflow_provider_raybatch.places.place import Cluster, Place, RunRef
 
 _TIMEOUT = 60.0
 _MADE_SECONDS = 0.3
@@ -34,7 +34,7 @@ class _Target:
     """
 
     place: Place
-    run: OneRun
+    run: RunRef
     store: Store | None
     lease_terms: Callable[[str], LeaseTerms | None] | None
     submission_id: str | None = None
@@ -136,7 +136,7 @@ class CancelHandler:
     def concerns(
         self,
         place: Place,
-        run: OneRun,
+        run: RunRef,
         store: Store | None,
         lease_terms: Callable[[str], LeaseTerms | None] | None = None,
         submission_id: str | None = None,

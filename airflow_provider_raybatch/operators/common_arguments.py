@@ -22,12 +22,12 @@ from airflow_provider_raybatch.places.choosing import (
     check_one_cluster,
     check_returned,
     given_cluster,
+    leased_cluster_task,
     refuse_task,
-    shared_cluster_task,
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
+    from airflow_provider_raybatch.places.providers import ClusterDefinition
 
 DEFERRABLE: bool = conf.getboolean("operators", "default_deferrable", fallback=False)
 
@@ -82,7 +82,7 @@ class CommonArguments(LiteralTextOperator):
         self,
         *,
         ray_conn_id: str = DEFAULT_CONN_ID,
-        ray_cluster: KubeRayCluster | None = None,
+        ray_cluster: ClusterDefinition | None = None,
         deferrable: bool = DEFERRABLE,
         poll_interval: float | str = 10.0,
         timeout: timedelta | float | str | None = None,
@@ -94,7 +94,7 @@ class CommonArguments(LiteralTextOperator):
         super().__init__(**kwargs)
         self.ray_conn_id = ray_conn_id
         self.ray_cluster: Any = ray_cluster
-        self._cluster_from = shared_cluster_task(ray_cluster)
+        self._cluster_from = leased_cluster_task(ray_cluster)
         self.deferrable = deferrable
         self.poll_interval: Any = poll_interval
         self.timeout: Any = timeout

@@ -52,7 +52,7 @@ class Follower:
 
         async def follow() -> Outcome:
             outcome = await follow_to_the_end(cluster.address, job, self.log)
-            await cluster.tell_ends(self.log)
+            await cluster.log_ends(self.log)
             return outcome
 
         return run_blocking(follow())

@@ -15,12 +15,15 @@ from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.submission import STOP_GRACE
 from airflow_provider_raybatch.operators.plan import DEFERRAL_GRACE, JobPlan, TaskRun
+from airflow_provider_raybatch.places.place import LEFT_AFTER_POLL
+from airflow_provider_raybatch.places.providers import ClusterDefinition, provider
 
 if TYPE_CHECKING:
+    from airflow.triggers.base import BaseTrigger
+
     from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
     from airflow_provider_raybatch.places.place import NotReadyYet
-    from airflow_provider_raybatch.triggers.ray_cluster import RayClusterTrigger
 
 _MARGIN = 1800.0
 """Seconds beyond what a job or the pause before a retry may take, so that only an orphan meets the bound."""
@@ -41,11 +44,9 @@ def with_window(plan: JobPlan, run: TaskRun, pause: float, *, waits: bool) -> Jo
     deadline = plan.followers_deadline(run.deadline.earlier)
     if deadline is not None:
         return replace(plan, window=max(0.0, deadline - time.time()) + STOP_GRACE + _MARGIN)
-    from airflow_provider_raybatch.cluster.kuberay.lifecycle import LEFT_AFTER_A_LOOK
-
     terms = None if plan.lease_terms is None else plan.lease_terms("")
     alone = LimitArguments().orphan_timeout if terms is None else terms.orphan_timeout or _WITHOUT_LEASE
-    return replace(plan, window=(max(alone, pause) + _MARGIN) / LEFT_AFTER_A_LOOK)
+    return replace(plan, window=(max(alone, pause) + _MARGIN) / LEFT_AFTER_POLL)
 
 
 def give_up(run: TaskRun, error: Exception, uid: str | None, log: Log, *, is_last: bool) -> None:
@@ -70,7 +71,7 @@ def release(run: TaskRun, uid: str | None, log: Log, *, ended: bool = True) -> N
     try:
         run_blocking(run.place.release_run(run.id, log, uid, ended=ended))
     except RaybatchError as error:
-        log.warning("The cluster could not be deleted, so KubeRay ends it after its job: %s", error)
+        log.warning("The cluster could not be deleted, so it ends itself after its job: %s", error)
 
 
 def uid_of(handle: Mapping[str, Any]) -> str | None:
@@ -85,21 +86,13 @@ def is_over(outcome: Outcome) -> bool:
 
 
 def deferral(
-    waiting: NotReadyYet, run: TaskRun, *, cancel_on_kill: bool
-) -> tuple[RayClusterTrigger, timedelta | None]:
+    waiting: NotReadyYet, run: TaskRun, definition: ClusterDefinition, *, cancel_on_kill: bool
+) -> tuple[BaseTrigger, timedelta]:
     """The trigger that waits for a cluster, and how long Airflow waits for it."""
-    from airflow_provider_raybatch.triggers.ray_cluster import RayClusterTrigger
-
-    trigger = RayClusterTrigger(
-        ray_cluster=waiting.cluster.for_trigger() or {},
-        submission_id=waiting.submission_id,
-        cluster_wait=waiting.cluster_wait,
-        queue_wait=waiting.queue_wait,
-        cancel_on_kill=cancel_on_kill,
-        handle={
-            "submission_id": waiting.submission_id,
-            "run_token": run.run_token,
-            "ray_cluster": waiting.cluster.facts,
-        },
-    )
-    return trigger, waiting.timeout(DEFERRAL_GRACE)
+    handle = {
+        "submission_id": waiting.submission_id,
+        "run_token": run.run_token,
+        "ray_cluster": waiting.cluster.facts,
+    }
+    trigger = provider(definition.provider).ready_trigger(waiting, handle, cancel_on_kill)
+    return trigger, timedelta(seconds=waiting.cluster_wait + DEFERRAL_GRACE)

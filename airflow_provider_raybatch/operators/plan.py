@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.text import json_digest
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.run_record import RunRecord, open_run_key
-from airflow_provider_raybatch.places.place import Cluster, OneRun, Place
+from airflow_provider_raybatch.places.place import Cluster, Place, RunRef
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import LeaseTerms
@@ -59,18 +59,18 @@ class TaskRun:
         return SubmissionKey(self.task, run_token)
 
     @property
-    def id(self) -> OneRun:
+    def id(self) -> RunRef:
         """This run, as its place knows it."""
-        return OneRun(self.key, self.run_key)
+        return RunRef(self.key, self.run_key)
 
     @property
-    def earlier(self) -> list[OneRun] | None:
+    def earlier(self) -> list[RunRef] | None:
         """The task's earlier runs whose jobs may be there; ``None`` where they are not on record."""
         tokens = self.record.earlier
         keys = self.record.earlier_keys
         if tokens is None:
             return None
-        return [OneRun(self.key_of(token), self._opened(keys.get(token))) for token in tokens]
+        return [RunRef(self.key_of(token), self._opened(keys.get(token))) for token in tokens]
 
     def handle(self, cluster: Cluster, submission_id: str, fingerprint: str | None) -> dict[str, Any]:
         """What a deferred task keeps of its job."""

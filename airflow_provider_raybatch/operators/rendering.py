@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperator, ObjectStoragePath, literal
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchFailException
-from airflow_provider_raybatch.places.choosing import is_cluster
+from airflow_provider_raybatch.places.providers import ClusterDefinition
 
 if TYPE_CHECKING:
     import jinja2
@@ -93,7 +93,7 @@ class LiteralTextOperator(BaseOperator):
         from jinja2 import TemplateError
 
         # Airflow writes what it renders into the object itself, which several tasks may share.
-        own = copy.copy(content) if is_cluster(content) else content
+        own = copy.copy(content) if isinstance(content, ClusterDefinition) else content
         try:
             return super().render_template(own, context, jinja_env, seen_oids)
         except Exception as error:
@@ -114,11 +114,11 @@ class LiteralTextOperator(BaseOperator):
         """As Airflow's, which does not look into objects with templates of their own."""
         super()._set_xcomargs_dependencies()
         cluster = getattr(self, "ray_cluster", None)
-        if is_cluster(cluster):
+        if isinstance(cluster, ClusterDefinition):
             self._set_xcomargs_dependency("ray_cluster", cluster)
 
     def _set_xcomargs_dependency(self, field: str, newvalue: Any) -> None:
-        inner = vars(newvalue) if is_cluster(newvalue) else newvalue
+        inner = vars(newvalue) if isinstance(newvalue, ClusterDefinition) else newvalue
         super()._set_xcomargs_dependency(field, inner)
 
     def before_failing(self, error: BaseException, context: Context) -> None:

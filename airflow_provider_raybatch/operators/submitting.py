@@ -13,7 +13,7 @@ from airflow_provider_raybatch.operators.attempt import stop_earlier_runs
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.run_record import Store, check_current, forget_earlier
-from airflow_provider_raybatch.places.place import Cluster, Order
+from airflow_provider_raybatch.places.place import Cluster, SubmitRequest
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
@@ -44,9 +44,9 @@ def submit(
     cancel_handler.concerns(run.place, run.id, None if run.place.embedded else store, plan.lease_terms)
     if first:
         _end_earlier(run, "", store, log)
-    order = _order(run, plan, store, cancel_handler, on_stale_state, log, leave_waiting)
+    request = _submit_request(run, plan, store, cancel_handler, on_stale_state, log, leave_waiting)
     try:
-        submitted = run_blocking(_submitted(order, run, cancel_handler))
+        submitted = run_blocking(_submitted(request, run, cancel_handler))
     except RaybatchError:
         if run.place.makes_clusters:
             cancel_handler.end_if_killed(log)  # the cluster may be there already
@@ -67,13 +67,13 @@ def _end_earlier(run: TaskRun, keep: str, store: Store, log: Log) -> None:
             log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
 
 
-async def _submitted(order: Order, run: TaskRun, cancel_handler: CancelHandler) -> Submitted:
-    submitted = await run.place.submit(order)
+async def _submitted(request: SubmitRequest, run: TaskRun, cancel_handler: CancelHandler) -> Submitted:
+    submitted = await run.place.submit(request)
     cancel_handler.posted(submitted.submission_id)
     return submitted
 
 
-def _order(
+def _submit_request(
     run: TaskRun,
     plan: JobPlan,
     store: Store,
@@ -81,7 +81,7 @@ def _order(
     on_stale_state: OnStaleState,
     log: Log,
     leave_waiting: bool,
-) -> Order:
+) -> SubmitRequest:
     async def build(client: RayJobsClient, submission_id: str) -> JobRequest:
         run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
         request = await plan.build(client, submission_id)
@@ -94,7 +94,7 @@ def _order(
         check_current(store, run.run_token)
         cancel_handler.making()
 
-    return Order(
+    return SubmitRequest(
         run=run.id,
         fingerprint=plan.fingerprint,
         on_stale_state=on_stale_state,

@@ -3,33 +3,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from airflow_provider_raybatch.coercion import from_text, is_absent
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.hooks.ray import RayHook
+from airflow_provider_raybatch.places.existing import ConnectedCluster, ExistingCluster
 from airflow_provider_raybatch.places.place import Cluster, Place
-from airflow_provider_raybatch.places.running import ConnectedPlace, NamedPlace, SharedPlace
-
-if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-
-_MODULE = "airflow_provider_raybatch.cluster.kuberay.cluster"
+from airflow_provider_raybatch.places.providers import ClusterDefinition, provider, provider_of
 
 
-def is_cluster(value: object) -> TypeGuard[KubeRayCluster]:
-    """Whether it is a ``KubeRayCluster``; a DAG without one is parsed without that module."""
-    module = sys.modules.get(_MODULE)
-    return module is not None and isinstance(value, module.KubeRayCluster)
-
-
-def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | None:
+def given_cluster(value: Any, name: str = "ray_cluster") -> ClusterDefinition | None:
     """A rendered and checked copy, since tasks may share what they are given; ``None`` if none is given.
 
     :param value: a cluster, its arguments as a dictionary or as text, or what ``CreateRayCluster`` returned.
@@ -38,18 +27,11 @@ def given_cluster(value: Any, name: str = "ray_cluster") -> KubeRayCluster | Non
     if is_absent(value):
         return None
     refuse_task(value, name)
-    from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-
     given = from_text(value)
     if isinstance(given, Mapping):
-        from airflow_provider_raybatch.cluster.kuberay.shared import SharedRayCluster, is_shared
-
-        if is_shared(given):
-            with _named(name):
-                return SharedRayCluster.from_json(given)
         with _named(name):
-            given = KubeRayCluster(**{str(key): one for key, one in given.items()})
-    if not isinstance(given, KubeRayCluster):
+            given = provider_of(given).definition(given)
+    if not isinstance(given, ClusterDefinition):
         raise SpecError(
             f"{name}: {shown(value)} is not a cluster; give a KubeRayCluster, or what one CreateRayCluster "
             f"has returned (of a mapped one by expand({name}=...))."
@@ -78,7 +60,7 @@ def _named(name: str) -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        raise SpecError(f"{name}: {error}") from None
+        raise SpecError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
 
 
 def check_one_cluster(ray_conn_id: Any, ray_cluster: Any) -> None:
@@ -86,10 +68,8 @@ def check_one_cluster(ray_conn_id: Any, ray_cluster: Any) -> None:
 
     :raises SpecError: both are given.
     """
-    if (is_cluster(ray_cluster) or isinstance(ray_cluster, Mapping)) and ray_conn_id not in (
-        None,
-        DEFAULT_CONN_ID,
-    ):
+    given = isinstance(ray_cluster, (ClusterDefinition, Mapping))
+    if given and ray_conn_id not in (None, DEFAULT_CONN_ID):
         raise SpecError(
             f"ray_cluster: ray_conn_id {shown(ray_conn_id)} is given, too, and a job runs on one cluster; "
             "leave one of them out (ray_conn_id=None, where default_args has it)."
@@ -101,17 +81,17 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
-def shared_cluster_task(value: Any) -> str | None:
+def leased_cluster_task(value: Any) -> str | None:
     """The id of the task whose output is given, if that is a ``CreateRayCluster``, mapped or not."""
     maker = getattr(value, "operator", None)
     kind = getattr(maker, "operator_class", maker)
-    return str(maker.task_id) if maker is not None and getattr(kind, "makes_shared_cluster", False) else None
+    return str(maker.task_id) if maker is not None and getattr(kind, "makes_leased_cluster", False) else None
 
 
 def check_returned(made_by: str | None, ray_cluster: Any) -> None:
     """Refuse what a ``CreateRayCluster`` without a cluster returns: the job would run on `ray_conn_id`'s.
 
-    :param made_by: see :func:`shared_cluster_task`.
+    :param made_by: see :func:`leased_cluster_task`.
     :raises SpecError: the task has returned none.
     """
     if made_by is not None and (is_absent(ray_cluster) or (is_list(ray_cluster) and not len(ray_cluster))):
@@ -120,12 +100,12 @@ def check_returned(made_by: str | None, ray_cluster: Any) -> None:
         )
 
 
-def check_lease(poll_interval: float, ray_cluster: Any) -> None:
-    """Refuse polls of a job that come too seldom to renew the lease of its shared cluster.
+def check_lease(poll_interval: float, ray_cluster: ClusterDefinition | None) -> None:
+    """Refuse polls of a job that come too seldom to renew the lease of its cluster.
 
     :raises SpecError: they are further apart than half the lease.
     """
-    lease = getattr(ray_cluster, "lease", None)
+    lease = None if ray_cluster is None else ray_cluster.lease
     if lease is not None and poll_interval > lease / 2:
         raise SpecError(
             f"poll_interval: with {poll_interval:g} s, the lease of {lease:g} s of the shared cluster could "
@@ -133,31 +113,24 @@ def check_lease(poll_interval: float, ray_cluster: Any) -> None:
         )
 
 
-def place_of(ray_conn_id: str, ray_cluster: KubeRayCluster | None = None) -> Place:
+def place_of(ray_conn_id: str, ray_cluster: ClusterDefinition | None = None) -> Place:
     """Where the jobs of a task are.
 
     :param ray_cluster: rendered and checked; counts in place of `ray_conn_id`.
     :raises RayBatchException: the connection can't be used, or read.
     """
     if ray_cluster is None:
-        return ConnectedPlace(RayHook(ray_conn_id).read())
-    from airflow_provider_raybatch.places.kubernetes import kubernetes_of
-
-    kubernetes = kubernetes_of(ray_cluster)
-    if kubernetes.definition.name is not None:
-        return NamedPlace(kubernetes)
-    from airflow_provider_raybatch.places.own import OwnPlace
-
-    return OwnPlace(kubernetes)
+        return ConnectedCluster(RayHook(ray_conn_id).read())
+    return provider(ray_cluster.provider).place(ray_cluster)
 
 
-def shared_place_of(ray_conn_id: str, ray_cluster: KubeRayCluster | None = None) -> SharedPlace:
+def existing_cluster_of(ray_conn_id: str, ray_cluster: ClusterDefinition | None = None) -> ExistingCluster:
     """As :func:`place_of`, for a cluster that is there.
 
     :raises SpecError: `ray_cluster` would be made for a job.
     """
     place = place_of(ray_conn_id, ray_cluster)
-    if isinstance(place, SharedPlace):
+    if isinstance(place, ExistingCluster):
         return place
     raise SpecError(
         "ray_cluster: it makes a cluster for each job; name a running one with KubeRayCluster(name=...)."
@@ -169,16 +142,8 @@ async def acluster_of(ray_conn_id: str, ray_cluster: Mapping[str, Any] | None, s
 
     :param ray_cluster: what :meth:`Cluster.for_trigger` gave.
     :raises RayBatchException: the connection can't be used, or read.
-    :raises ClusterError: Kubernetes gives no answer, or refuses.
+    :raises ClusterError: its provider gives no answer, or refuses.
     """
     if ray_cluster is None:
-        return await ConnectedPlace(await RayHook(ray_conn_id).aread()).cluster()
-    from airflow_provider_raybatch.cluster.kuberay.shared import cluster_from_json
-    from airflow_provider_raybatch.places.kubernetes import akubernetes_of
-
-    kubernetes = await akubernetes_of(cluster_from_json(ray_cluster))
-    if kubernetes.definition.name is not None:
-        return await NamedPlace(kubernetes).cluster()
-    from airflow_provider_raybatch.places.own_cluster import own_cluster_of
-
-    return await own_cluster_of(kubernetes, ray_cluster, submission_id)
+        return await ConnectedCluster(await RayHook(ray_conn_id).aread()).cluster()
+    return await provider_of(ray_cluster).cluster(ray_cluster, submission_id)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tasks ask of the place where their jobs are, whatever kind of cluster that is."""
+"""What tasks ask of a place, where the clusters with their jobs are, whatever provider it has."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,10 +21,12 @@ if TYPE_CHECKING:
 
 STOP_TIMEOUT = 120.0
 """Seconds that a job has to end after a stop request."""
+LEFT_AFTER_POLL = 2 / 3
+"""Part of the time that a cluster may live without a follower: so much is left after each of its polls."""
 
 
 @dataclass(frozen=True)
-class OneRun:
+class RunRef:
     """One run of a task.
 
     :param secret: the run's key; empty where it can't be opened.
@@ -36,7 +37,7 @@ class OneRun:
 
 
 @dataclass(frozen=True)
-class Order:
+class SubmitRequest:
     """A job that is to be submitted, or found.
 
     :param build: makes the request of a submission id, and uploads what it refers to; raises where the run is
@@ -51,7 +52,7 @@ class Order:
     :param leave_waiting: whether the wait for it is another process's: raise :class:`NotReadyYet`.
     """
 
-    run: OneRun
+    run: RunRef
     fingerprint: str
     on_stale_state: OnStaleState
     build: Callable[[RayJobsClient, str], Awaitable[JobRequest]]
@@ -72,21 +73,11 @@ class NotReadyYet(Exception):  # noqa: N818 - no error
     :param cluster: which will take it.
     :param submission_id: of the job.
     :param cluster_wait: seconds that it may take, since it was begun.
-    :param queue_wait: seconds that it may wait in a queue before; ``None`` for ever.
     """
 
-    def __init__(
-        self, cluster: Cluster, submission_id: str, cluster_wait: float, queue_wait: float | None = 0.0
-    ) -> None:
+    def __init__(self, cluster: Cluster, submission_id: str, cluster_wait: float) -> None:
         super().__init__()
-        self.cluster, self.submission_id = cluster, submission_id
-        self.cluster_wait, self.queue_wait = cluster_wait, queue_wait
-
-    def timeout(self, grace: float) -> timedelta | None:
-        """How long Airflow waits for a trigger: `grace` seconds longer than that waits; ``None`` for ever."""
-        if self.queue_wait is None:
-            return None
-        return timedelta(seconds=self.queue_wait + self.cluster_wait + grace)
+        self.cluster, self.submission_id, self.cluster_wait = cluster, submission_id, cluster_wait
 
 
 class Cluster:
@@ -151,7 +142,7 @@ class Cluster:
         """How the job ended, where its cluster can't be asked any more; ``None`` where it can."""
         return None
 
-    async def tell_ends(self, log: Log) -> None:
+    async def log_ends(self, log: Log) -> None:
         """Log how its nodes ended, where they go with the job."""
 
     async def release(self, log: Log) -> None:
@@ -195,29 +186,29 @@ class Place(ABC):
         return job
 
     @abstractmethod
-    async def submit(self, order: Order) -> Submitted:
+    async def submit(self, request: SubmitRequest) -> Submitted:
         """Submit a job, or take the one that is there.
 
         :raises NotReadyYet: its cluster is being made, and `leave_waiting` is set.
         """
 
     @abstractmethod
-    async def latest_job(self, run: OneRun) -> LatestJob | None:
+    async def latest_job(self, run: RunRef) -> LatestJob | None:
         """The latest job of a run; ``None`` where there is none, or it ended with its attempt."""
 
     @abstractmethod
-    async def cluster_of(self, run: OneRun, *, batch: bool = True) -> Cluster | None:
+    async def cluster_of(self, run: RunRef, *, batch: bool = True) -> Cluster | None:
         """The cluster with the latest job of a run; ``None`` where that has gone.
 
         :param batch: whether its job writes events.
         """
 
     @abstractmethod
-    async def stop_run(self, run: OneRun, log: Log, timeout: float = STOP_TIMEOUT) -> list[str]:  # noqa: ASYNC109 - handed on
+    async def stop_run(self, run: RunRef, log: Log, timeout: float = STOP_TIMEOUT) -> list[str]:  # noqa: ASYNC109 - handed on
         """Stop what a run has left, asking again while nothing answers; return what was stopped."""
 
     async def release_run(  # noqa: B027 - most make none
-        self, run: OneRun, log: Log, uid: str | None = None, *, ended: bool = True
+        self, run: RunRef, log: Log, uid: str | None = None, *, ended: bool = True
     ) -> None:
         """Delete what was made for the job of a run.
 
@@ -228,7 +219,7 @@ class Place(ABC):
 
     @abstractmethod
     async def stop_earlier(
-        self, earlier: Sequence[OneRun] | None, run: OneRun, keep: str, log: Log
+        self, earlier: Sequence[RunRef] | None, run: RunRef, keep: str, log: Log
     ) -> list[str]:
         """Stop what earlier runs of a task have left; return what was stopped.
 
@@ -237,9 +228,9 @@ class Place(ABC):
         """
 
     @abstractmethod
-    async def mark_cleared(self, run: OneRun) -> None:
+    async def mark_cleared(self, run: RunRef) -> None:
         """Tell the run's next attempt that a user has cleared the task while this one ran."""
 
     @abstractmethod
-    async def was_cleared(self, run: OneRun) -> bool:
+    async def was_cleared(self, run: RunRef) -> bool:
         """Whether :meth:`mark_cleared` was called; ``False`` if that is not known."""

@@ -28,19 +28,20 @@ from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.places.choosing import (
     check_one_cluster,
     check_returned,
+    existing_cluster_of,
     given_cluster,
-    shared_cluster_task,
-    shared_place_of,
+    leased_cluster_task,
 )
-from airflow_provider_raybatch.places.running import ConnectedPlace
+from airflow_provider_raybatch.places.existing import ConnectedCluster
+from airflow_provider_raybatch.places.providers import provider_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome, Verdict
-    from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
-    from airflow_provider_raybatch.places.running import SharedPlace
+    from airflow_provider_raybatch.places.existing import ExistingCluster
+    from airflow_provider_raybatch.places.providers import ClusterDefinition
 
 _TRIGGER_IS_GONE = "__fail__"  # Airflow's next_method after a deferral's timeout and a trigger's failure
 
@@ -73,7 +74,7 @@ class RayJobSensor(BaseSensorOperator):
         *,
         submission_id: str | Mapping[str, Any],
         ray_conn_id: str = DEFAULT_CONN_ID,
-        ray_cluster: KubeRayCluster | None = None,
+        ray_cluster: ClusterDefinition | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
@@ -81,7 +82,7 @@ class RayJobSensor(BaseSensorOperator):
         self.submission_id = submission_id
         self.ray_conn_id = ray_conn_id
         self.ray_cluster: Any = ray_cluster
-        self._cluster_from = shared_cluster_task(ray_cluster)
+        self._cluster_from = leased_cluster_task(ray_cluster)
         self.deferrable = deferrable
         self._polled = False
 
@@ -120,11 +121,10 @@ class RayJobSensor(BaseSensorOperator):
         )
 
     def _trigger(self, session_name: str | None) -> BaseTrigger:
-        from airflow_provider_raybatch.triggers.ray_cluster import RayJobStatusTrigger
         from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
         if (made := self._made()) is not None:
-            return RayJobStatusTrigger(ray_cluster=made, poll_interval=self.poke_interval)
+            return provider_of(made).ended_trigger(made, self.poke_interval)
         return RayJobTrigger(
             ray_conn_id=self.ray_conn_id,
             submission_id=self._job(),
@@ -178,10 +178,10 @@ class RayJobSensor(BaseSensorOperator):
 
         first = self._is_first_poll(context)
         if (made := self._made()) is not None:
-            return self._poll_kubernetes(made)
+            return self._poll_provider(made)
         job = Followed(self._job())
 
-        async def ask(place: SharedPlace) -> Verdict:
+        async def ask(place: ExistingCluster) -> Verdict:
             async with RayJobsClient((await place.cluster()).address) as client:
                 session_name = (await client.version()).session_name
                 verdict = await poll_once(client, job, FollowState(session_name=session_name))
@@ -196,7 +196,7 @@ class RayJobSensor(BaseSensorOperator):
 
         with for_airflow():
             try:
-                return run_blocking(ask(shared_place_of(self.ray_conn_id, self.ray_cluster)))
+                return run_blocking(ask(existing_cluster_of(self.ray_conn_id, self.ray_cluster)))
             except ClusterUnreachableError as error:
                 # A proxy also answers 404 while its backend is down; a wrong address does so from the start.
                 if first and isinstance(error, NotARayDashboardError):
@@ -204,18 +204,13 @@ class RayJobSensor(BaseSensorOperator):
                 self.log.warning("%s Asking again later.", error)
                 return None
 
-    def _poll_kubernetes(self, made: Mapping[str, Any]) -> Verdict | None:
+    def _poll_provider(self, made: Mapping[str, Any]) -> Verdict | None:
         from airflow_provider_raybatch.cluster.follow.outcome import FollowState, Verdict
         from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
-        from airflow_provider_raybatch.places.kubernetes import kubernetes_of
-        from airflow_provider_raybatch.places.own_cluster import made_by, outcome_of
 
         with for_airflow():
-            definition, claim = made_by(made)
             try:
-                return Verdict(
-                    FollowState(), outcome=run_blocking(outcome_of(kubernetes_of(definition), claim))
-                )
+                return Verdict(FollowState(), outcome=provider_of(made).outcome(made))
             except ClusterUnreachableError as error:
                 self.log.warning("%s Asking again later.", error)
                 return None
@@ -251,10 +246,10 @@ class RayJobSensor(BaseSensorOperator):
 
     @property
     def _where(self) -> str:
-        made, given = self._made(), self.ray_cluster
-        if made is not None:
-            return f"namespace {made.get('namespace') or 'of the connection'!r} of Kubernetes"
-        return f"the cluster of {self.ray_conn_id!r}" if given is None else f"RayCluster {given.name!r}"
+        if self._made() is not None:
+            return "the cluster of the job"
+        given = self.ray_cluster
+        return f"the cluster of {self.ray_conn_id!r}" if given is None else f"the cluster {given.name!r}"
 
     def _dashboard_url(self) -> str | None:
         if self._made() is not None:
@@ -262,7 +257,7 @@ class RayJobSensor(BaseSensorOperator):
             url = given.get("dashboard_url")
             return url if isinstance(url, str) else None
         if self.ray_cluster is None:
-            return ConnectedPlace(RayHook(self.ray_conn_id).read()).job_page(self._job())
+            return ConnectedCluster(RayHook(self.ray_conn_id).read()).job_page(self._job())
         return None
 
     def _job(self) -> str:

@@ -7,9 +7,8 @@ import asyncio
 import inspect
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.triggers.base import BaseTrigger
 from asgiref.sync import sync_to_async
@@ -20,12 +19,13 @@ _STATE_WAITS = (0.5, 1.0, 2.0, 4.0, 6.0)
 _KILL_TIMEOUT = 25.0  # below Airflow's own bound, [triggerer] on_kill_timeout, of 30 s
 _SHORTEST_STOP = 5.0
 _UNREADABLE = "unreadable"
-GOES_ON: dict[str, str] = {
+_GOES_ON = {
     # Another triggerer has taken the trigger over.
     "deferred": "The task is still deferred, so %s goes on.",
     # No user action leads to this state; the next attempt adopts the job.
     "up_for_retry": "The task is going to be retried, so %s is left to its next attempt.",
 }
+"""States of the task in which what is followed goes on, and what the log then says."""
 
 
 class KillableTrigger(BaseTrigger):
@@ -34,8 +34,6 @@ class KillableTrigger(BaseTrigger):
     :param cancel_on_kill: whether it does.
     """
 
-    goes_on: ClassVar[Mapping[str, str]] = GOES_ON
-    """States of the task in which what is followed goes on, and what the log then says."""
     cancel_on_kill: bool = True
     _killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
 
@@ -88,8 +86,8 @@ class KillableTrigger(BaseTrigger):
     async def _stop_unless_deferred(self) -> None:
         began = time.monotonic()
         state = await self._task_state()
-        if state is not None and state in self.goes_on:
-            self.log.info(self.goes_on[state], self.followed)
+        if state is not None and state in _GOES_ON:
+            self.log.info(_GOES_ON[state], self.followed)
             return
         if state == _UNREADABLE:
             await self.leave_in_doubt()

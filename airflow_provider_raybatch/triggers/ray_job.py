@@ -133,7 +133,7 @@ class RayJobTrigger(KillableTrigger):
                 host=cluster.host,
             )
             outcome = await follow_to_the_end(cluster.address, job, self.log)
-            await cluster.tell_ends(self.log)
+            await cluster.log_ends(self.log)
             return outcome
         except (RayBatchException, SpecError, ClusterUnreachableError) as error:
             # The job was submitted through this connection, so the error may be temporary, or only on this

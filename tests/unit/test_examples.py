@@ -17,6 +17,10 @@ import pytest
 from tests.support.programs import program
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
+ON_KUBERNETES = {
+    "left_clusters": ["delete_left"],
+    "questions_on_one_cluster": ["create_cluster", "delete_cluster", "embed", "generate", "judge"],
+}
 
 # It runs in a process of its own: parsing reads the environment and fills Airflow's registry.
 LIST = """
@@ -65,8 +69,7 @@ def test_the_folder_holds_its_dags_and_needs_no_setting(tmp_path: Path) -> None:
             "answer", "benchmark", "compare", "hold", "judge", "pair", "promote", "promote_or_hold",
         ],
         "use_promoted_model": ["announce"],
-        "left_clusters": ["delete_left"],
-        "questions_on_one_cluster": ["create_cluster", "delete_cluster", "embed", "generate", "judge"],
+        **(ON_KUBERNETES if (EXAMPLES / "shared_cluster.py").exists() else {}),
     }  # fmt: skip
     assert sorted(found["mapped"]) == ["answer", "judge"]
     assert found["waits_for"] == found["loads"]

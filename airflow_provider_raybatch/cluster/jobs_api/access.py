@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_raybatch.contract.failures import SpecError
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class Access:
     :param server_name: name that the server's certificate is for, if not its host's.
     :param proxy: url of an HTTP proxy to go through; ``None`` for the environment's.
     :param direct: whether to go through no proxy at all, whatever the environment names.
+    :param refusal: called with the dashboard's url, without secrets, and with code and body of an answer: the
+        error that the server itself has answered; ``None`` if the answer comes from what lies behind it.
     """
 
     login: Login = field(repr=False)
@@ -122,6 +127,9 @@ class Access:
     server_name: str | None = None
     proxy: str | None = field(default=None, repr=False)
     direct: bool = False
+    refusal: Callable[[str, int, bytes], ClusterError | None] = field(
+        default=lambda *answer: None, repr=False, compare=False
+    )
 
     @property
     def identity(self) -> list[object]:

@@ -24,12 +24,12 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.follow import loop
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
-from airflow_provider_raybatch.cluster.kuberay import claim, lifecycle, waiting
-from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.cluster.submit import resolve
+from airflow_provider_raybatch.kubernetes.cluster import KubeRayCluster
+from airflow_provider_raybatch.kubernetes.clusters import heartbeat
+from airflow_provider_raybatch.kubernetes.kuberay import claim, lifecycle, waiting
+from airflow_provider_raybatch.kubernetes.operators import CreateRayCluster, DeleteRayCluster
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
-from airflow_provider_raybatch.operators.ray_cluster import CreateRayCluster, DeleteRayCluster
-from airflow_provider_raybatch.places import keeping
 from tests.support.airflow_tasks import Run, Store
 
 from .calls import Calls, Strike
@@ -45,8 +45,8 @@ _PAUSES: tuple[tuple[Any, str, float], ...] = (
     (loop, "_ASK_AGAIN_SECONDS", 0.1),
     (resolve, "_POST_WAIT", 0.1),
     (waiting, "_POLL", 0.1),
-    (keeping, "_LOOK_SECONDS", 0.3),
-    (keeping, "_ASK_SECONDS", 0.1),
+    (heartbeat, "_PAUSE", 0.3),
+    (heartbeat, "_SILENT_PAUSE", 0.1),
 )
 
 
@@ -142,7 +142,7 @@ def work(setting: Setting, role: str, tries: tuple[int, int], event: Any, tell: 
 def _operator(setting: Setting) -> Any:
     own: Any = KubeRayCluster(**setting.cluster)
     if setting.step == "create":
-        return CreateRayCluster(task_id=setting.step, ray_cluster=own, deferrable=setting.deferrable)
+        return CreateRayCluster(task_id=setting.step, ray_cluster=own)
     if setting.step == "delete":
         return DeleteRayCluster(task_id=setting.step, ray_cluster=setting.shared or {})
     return RayBatchInferenceOperator(
@@ -186,10 +186,9 @@ def trigger(setting: Setting, role: str, classpath: str, kwargs: str, tell: Conn
 def sweeper(setting: Setting, tell: Connection) -> None:
     """What the example DAG of the sweeper does."""
     _begin(setting, "sweeper", tell)
-    from airflow_provider_raybatch.hooks import left_clusters
-    from airflow_provider_raybatch.hooks import lookup as fates
+    from airflow_provider_raybatch.kubernetes import left_clusters
 
-    fates.task_fate = lambda task: _fate(setting)  # type: ignore[assignment]
+    left_clusters._fate = lambda task: _fate(setting)  # type: ignore[assignment]
     try:
         tell.send(("swept", left_clusters.delete_left_clusters()))
     except BaseException as error:
@@ -198,7 +197,7 @@ def sweeper(setting: Setting, tell: Connection) -> None:
 
 
 def _fate(setting: Setting) -> Any:
-    from airflow_provider_raybatch.cluster.kuberay.sweep import RunFate
+    from airflow_provider_raybatch.kubernetes.kuberay.sweep import RunFate
 
     return RunFate(state=setting.state.read_text())
 

@@ -119,15 +119,13 @@ def arguments(folder: Path, seed: int) -> tuple[dict[int, dict[str, Any]], dict[
 
 def cluster() -> dict[str, Any]:
     """A head with CPUs for the replica, and no workers."""
-    return {
-        "image": "rayproject/ray:2.60.0",
-        "gpus_per_worker": 0,
-        "dashboard_address": "proxy",
-        "patch": {
-            "enableInTreeAutoscaling": False,
-            "headGroupSpec": {"rayStartParams": {"num-cpus": "4", "no-monitor": "true"}},
-        },
+    container = {"name": "ray-head", "image": "rayproject/ray:2.60.0"}
+    head = {
+        "rayStartParams": {"num-cpus": "4", "no-monitor": "true"},
+        "template": {"spec": {"containers": [container]}},
     }
+    spec = {"rayVersion": "2.60.0", "headGroupSpec": head}
+    return {"spec": {"kind": "RayCluster", "spec": spec}, "dashboard_address": "proxy"}
 
 
 def _jobs(kubernetes: World, pod: Any, address: str) -> list[dict[str, Any]]:

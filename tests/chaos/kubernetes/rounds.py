@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raybatch.cluster.kuberay.rayjob import TERMINAL
-from airflow_provider_raybatch.cluster.kuberay.role import PROXY, SHARED_CLUSTERS
-from airflow_provider_raybatch.cluster.kuberay.sweep import GRACE
+from airflow_provider_raybatch.kubernetes.kuberay.rayjob import TERMINAL
+from airflow_provider_raybatch.kubernetes.kuberay.sweep import GRACE
 from tests.support.kubernetes.clock import Clock, epoch_of
 from tests.support.kubernetes.credentials import write_kubeconfig
-from tests.support.kubernetes.role import role_rules
+from tests.support.kubernetes.role import LEASED_CLUSTERS, PROXY, role_rules
 from tests.support.kubernetes.world import World, world
 
 from . import processes
@@ -165,7 +164,7 @@ def setting_of(
     cluster: dict[str, Any],
     arguments: dict[str, Any],
 ) -> Setting:
-    rules = role_rules(PROXY, SHARED_CLUSTERS) if one.shared else role_rules(PROXY)
+    rules = role_rules(PROXY, LEASED_CLUSTERS) if one.shared else role_rules(PROXY)
     kubernetes.server.access.grant("airflow", rules, namespace="default", token="t")
     config = write_kubeconfig(folder / "config", kubernetes.web.url, token="t", authority=authority)
     connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(config)}}

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.kubernetes.place import Place, kubernetes_place
-
 from .lake import Lake, locked_lake
 from .ray_jobs import RayJobs
 from .rest import AirflowApi
@@ -53,11 +51,9 @@ DAGS = [
     "double_braces",
     "each_night",
     "after_each_night",
-    "own_cluster",
-    "shared_cluster",
-    "left_cluster",
     *(dag_ids() if BATCH_API else ()),
 ]
+ON_KUBERNETES = ["own_cluster", "shared_cluster", "left_cluster"]
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +68,8 @@ def airflow(served: Path) -> Iterator[AirflowStack]:
     bundles, more = {"tests": HERE / "dags", "examples": EXAMPLES}, {}
     if BATCH_API:
         bundles["served"], more = SERVED, settings(served)
-    with AirflowStack(bundles, DAGS, {**INTERVALS, **more}) as stack:
+    dags = [*DAGS, *(ON_KUBERNETES if (HERE / "dags/clusters").exists() else ())]
+    with AirflowStack(bundles, dags, {**INTERVALS, **more}) as stack:
         yield stack
 
 
@@ -101,15 +98,6 @@ def lake() -> Iterator[Lake]:
     """An S3 server with a bucket ``lake``, which answers 403 to every other key."""
     with locked_lake() as lake:
         yield lake
-
-
-@pytest.fixture
-def place(api: AirflowApi, tmp_path: Path, cluster_python: str) -> Iterator[Place]:
-    """A Kubernetes, to which Airflow's connection ``kubernetes_default`` leads."""
-    with kubernetes_place(tmp_path, python=Path(cluster_python)) as made:
-        extra = {"kube_config_path": str(made.kubeconfig), "namespace": made.namespace}
-        api.connection("kubernetes_default", "kubernetes", extra=extra)
-        yield made
 
 
 @pytest.fixture

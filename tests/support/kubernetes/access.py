@@ -92,7 +92,7 @@ class Access:
         raise refusals.forbidden(resource, "" if verb in {"create", "list", "watch"} else name, why)
 
     def allows(self, user: User, verb: str, group: str, plural: str, namespace: str, name: str = "") -> bool:
-        """Whether a rule allows a request, as a `SelfSubjectAccessReview` asks.
+        """Whether a rule allows a request.
 
         :param plural: with the subresource.
         """

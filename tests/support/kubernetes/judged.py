@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raybatch.cluster.kuberay.pod_states import events_of, pod_of
-from airflow_provider_raybatch.cluster.kuberay.readiness import (
+from airflow_provider_raybatch.kubernetes.kuberay.pod_states import events_of, pod_of
+from airflow_provider_raybatch.kubernetes.kuberay.readiness import (
     ClusterSeen,
     Readiness,
     WaitingState,

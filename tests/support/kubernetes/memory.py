@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
-from airflow_provider_raybatch.cluster.kuberay import errors
-from airflow_provider_raybatch.cluster.kuberay.api import Kind, Manifest
+from airflow_provider_raybatch.kubernetes.api import errors
+from airflow_provider_raybatch.kubernetes.api.client import Kind, Manifest
 from tests.support.kubernetes.access import User
 from tests.support.kubernetes.faults import ConnectionLostError
 from tests.support.kubernetes.garbage import collect_all
@@ -32,7 +32,7 @@ _PAGE = 2
 
 
 class MemoryKubernetes:
-    """A `KubernetesApi` over a stand-in's objects.
+    """A `KubernetesClient` over a stand-in's objects.
 
     :param between: called before each request, for what happens in the meantime: a controller's step.
     """
@@ -90,9 +90,6 @@ class MemoryKubernetes:
             )
 
         return self._found(ask) is not None
-
-    async def may(self, verb: str, resource: str, group: str) -> bool:
-        return self._server.access.allows(self._user, verb, group, resource, self.namespace)
 
     def now(self) -> float:
         return self._server.clock.now()

@@ -17,11 +17,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.cluster.kuberay.role import KUEUE, PROXY
 from tests.support.http_server import Authority
 from tests.support.kubernetes.credentials import tls_of, write_kubeconfig
 from tests.support.kubernetes.ray_world import ray_world
-from tests.support.kubernetes.role import role_rules
+from tests.support.kubernetes.role import KUEUE, PROXY, role_rules
 from tests.support.kubernetes.world import World, world
 
 KUBECONFIG = "RAYBATCH_TEST_KUBECONFIG"

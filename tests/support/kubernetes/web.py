@@ -118,11 +118,6 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> tuple[Manifest, list[str]]:
         if path == "/version":
             return {"major": "1", "minor": "34", "gitVersion": "v1.34.0+stand-in"}, []
-        if path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
-            asked = json.loads(content)["spec"]["resourceAttributes"]
-            plural = "/".join(filter(None, (asked["resource"], asked["subresource"])))
-            may = self.api.access.allows(user, asked["verb"], asked["group"], plural, asked["namespace"])
-            return {"kind": "SelfSubjectAccessReview", "status": {"allowed": may}}, []
         if target is None or target.subresource not in {"", "status"}:
             raise refusals.not_served()
         kind, namespace, name = target.resource.kind, target.namespace, target.name

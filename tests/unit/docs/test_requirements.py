@@ -7,9 +7,7 @@ import re
 import tomllib
 
 import pytest
-import yaml
 
-from airflow_provider_raybatch.cluster.kuberay import given_spec
 from airflow_provider_raybatch.hooks.connection import DASHBOARD_PORT
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight import loaded_model
@@ -42,7 +40,7 @@ def test_oldest_versions_are_those_that_are_refused() -> None:
     assert row(REQUIREMENTS, "Airflow")[0] == oldest("apache-airflow", PROJECT["dependencies"])
     assert PROJECT["requires-python"].startswith(">=" + row(REQUIREMENTS, "Python on Airflow's side")[0])
     ray, vllm = row(REQUIREMENTS, "Ray")[0], row(REQUIREMENTS, "vLLM")[0]
-    assert cluster_view._OLDEST_RAY == given_spec.OLDEST_RAY == tuple(map(int, ray.split(".")))
+    assert tuple(map(int, ray.split("."))) == cluster_view._OLDEST_RAY
     assert tuple(map(int, vllm.split("."))) == loaded_model._OLDEST_VLLM
     assert (ray, vllm) == (oldest("ray", extras["embedded"]), oldest("vllm", extras["embedded-gpu"]))
     assert row(REQUIREMENTS, "pyarrow on the cluster")[0].split(",")[0] == oldest(
@@ -70,23 +68,6 @@ def test_rights_are_those_of_the_storage_page(name: str) -> None:
     there = row(storage, f"below {name}")
     table = REQUIREMENTS.partition("## Rights in the object store")[2]
     assert [cell.split(",")[0] for cell in there] == row(table, name)
-
-
-def test_rights_in_kubernetes_are_those_of_the_role() -> None:
-    role = next(yaml.safe_load_all((DOCS / "kubernetes_role.yaml").read_text(encoding="utf-8")))
-    rights: dict[str, str] = {}
-    for one in role["rules"]:
-        if "resourceNames" not in one:
-            resource, verbs = one["resources"][0], ", ".join(one["verbs"])
-            rights[resource] = f"{rights[resource]}; {verbs}" if resource in rights else verbs
-    text = " ".join(REQUIREMENTS.partition("## Kubernetes")[2].split())
-    assert f"RayJobs ({rights['rayjobs']})" in text
-    assert f"RayClusters ({rights['rayclusters']})" in text
-    assert rights["secrets"] == "create; get"
-    assert "Secrets (create), " in text
-    assert "Secrets (get), too, where tasks share clusters" in text
-    assert rights["pods"] == rights["events"] == "list"
-    assert "pods and events (list)" in text
 
 
 def test_the_port_is_that_of_the_connection() -> None:

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.cancel_handler import CancelHandler
 from airflow_provider_raybatch.places.choosing import place_of
-from airflow_provider_raybatch.places.place import Cluster, OneRun
+from airflow_provider_raybatch.places.place import Cluster, RunRef
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch, defer
 from tests.support.fake_ray import Answer, FakeRay, lasting
@@ -26,7 +26,7 @@ KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
 def posting(number: int, url: str) -> CancelHandler:
     """The handler of an attempt that submits its job with a number."""
     cancel_handler = CancelHandler()
-    cancel_handler.concerns(place_of("ray_default"), OneRun(KEY), None)
+    cancel_handler.concerns(place_of("ray_default"), RunRef(KEY), None)
     cancel_handler.claimed(Cluster(ClusterAddress(url)))
     cancel_handler.posting(KEY.submission_id(number))
     return cancel_handler

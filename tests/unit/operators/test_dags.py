@@ -149,7 +149,6 @@ DAG_FILE = """
 import json, sys
 from airflow.sdk import DAG, Asset, task
 from airflow.serialization.serialized_objects import DagSerialization
-from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
@@ -167,8 +166,7 @@ with DAG("d", schedule=None) as dag:
     condition = ("draft_response", "!=", "x")
     when = (one for one in [condition])
     steps = [Step("draft", prompt="{row.x}"), Step("judge", prompt="{row.draft_response}", when=when)]
-    cluster = KubeRayCluster(image="i:2.60.0", labels={"team": "{{ params.team }}"})
-    plain = {"source": "/in", "model": "m", "ray_cluster": cluster}
+    plain = {"source": "/in", "model": "m"}
     RayBatchInferenceOperator(task_id="steps", destination="/out", steps=steps, **plain)
     RayBatchInferenceOperator.partial(task_id="mapped_steps", destination="/out", **plain).expand(
         steps=[[steps[0]], [steps[0], Step("again", prompt="{row.draft_response}", when=iter([condition]))]]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_raybatch.cluster.kuberay.cluster import KubeRayCluster
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.exceptions import RayBatchFailException
+from airflow_provider_raybatch.places.providers import ClusterDefinition
 from tests.support.airflow_tasks import Run, connection
 from tests.support.approved import AssertSentences
 from tests.support.batches import batch, spec_of_job
@@ -93,9 +93,20 @@ def test_a_limit_without_a_price_is_refused_before_it_runs(ray: FakeRay, run: Ru
     assert not ray.jobs
 
 
-@pytest.mark.parametrize("cluster", [{"image": "r:2.60.0"}, {"name": "team"}], ids=["own", "named"])
-def test_a_limit_that_no_connection_can_price_is_found_at_parse(cluster: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"ray_cluster": KubeRayCluster(**cluster), "ray_conn_id": None, "max_cost": 5}
+class Elsewhere(ClusterDefinition):
+    """A cluster of a provider, which has no connection with prices."""
+
+    name = None
+
+    def check(self) -> None:
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_limit_that_no_connection_can_price_is_found_at_parse() -> None:
+    given: dict[str, Any] = {"ray_cluster": Elsewhere(), "ray_conn_id": None, "max_cost": 5}
     with pytest.raises(SpecError, match=r"reckon it by; give gpu_hour_price in limits\.$"):
         batch(**given)
     batch(**given, gpu_hour_price={"H100": 4})
