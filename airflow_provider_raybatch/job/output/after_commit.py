@@ -12,6 +12,7 @@ Published commits stay, also older ones, because readers may use them. The parts
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 import random
 import time
@@ -34,12 +35,9 @@ from airflow_provider_raybatch.storage.errors import StorageError, TakenError, e
 from airflow_provider_raybatch.storage.folder import Folder
 
 _RACES = 20
-_MARKS = {
-    REPORT_DATA: '{"schema_version":',
-    REPORT_PAGE: "default-src 'none'; style-src 'unsafe-inline'; img-src data:",  # in page.jinja
-}
+_MARK = b"default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # in page.jinja
 _BEGINNING = 1024
-"""Bytes of a copy within which its mark stands."""
+"""Bytes of a page within which its mark stands."""
 logger = logging.getLogger(__name__)
 _LONGEST_PAUSE = 0.1
 
@@ -53,9 +51,24 @@ def renew_report_copies(folder: Folder, journal: Journal) -> None:
     """Make the copies of a report equal that of the newest dataset, if that has one. Never raises."""
     for name in (REPORT_DATA, REPORT_PAGE):
         try:
-            _renew(folder, journal, name, partial(_of_report, name=name), _MARKS[name])
+            _renew(folder, journal, name, partial(_of_report, name=name), _OURS[name])
         except Exception as error:  # the dataset is published
             logger.warning("%s/%s is not renewed this time: %s", folder.uri, name, error)
+
+
+def _is_page(content: bytes) -> bool:
+    return _MARK in content[:_BEGINNING]
+
+
+def _is_data(content: bytes) -> bool:
+    try:
+        report = json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(report, dict) and "schema_version" in report
+
+
+_OURS = {REPORT_DATA: _is_data, REPORT_PAGE: _is_page}
 
 
 def _of_report(manifest: str, name: str) -> str:
@@ -63,12 +76,16 @@ def _of_report(manifest: str, name: str) -> str:
 
 
 def _renew(
-    folder: Folder, journal: Journal, copy: str, original: Callable[[str], str], mark: str = ""
+    folder: Folder,
+    journal: Journal,
+    copy: str,
+    original: Callable[[str], str],
+    is_ours: Callable[[bytes], bool] = lambda content: True,
 ) -> None:
     """Make a copy equal its original.
 
     :param original: its path, by that of the manifest.
-    :param mark: stands at the beginning of each copy; a file without it is the user's own.
+    :param is_ours: whether a file is such a copy, and not the user's own.
     """
     for _ in range(_RACES):
         with error_prefix("destination"):
@@ -77,7 +94,7 @@ def _renew(
             last = journal.last()
             if last is None or last.published is None:
                 return
-            if old is not None and mark.encode() not in old[:_BEGINNING]:
+            if old is not None and not is_ours(old):
                 raise StorageError(f"it is not a report, so it stays; see {REPORTS}/ beside it.")
             path = original(last.published.manifest)
             if copy != NEWEST_MANIFEST and folder.head(path) is None:

@@ -64,6 +64,17 @@ def test_files_of_a_user_are_not_replaced(
     assert summary.report_uri is not None
 
 
+def test_copies_of_a_report_follow_the_newest_dataset(
+    disk: LocalFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_cluster(monkeypatch)
+    for number, rows in enumerate((3, 4)):
+        summary = attempt(disk, number, numbered(tmp_path / "in.jsonl", rows), token=f"{number}")
+        folder = str(summary.report_uri).removeprefix(f"{disk.uri}/").rpartition("/")[0]
+        for name in ("report.json", "report.html"):
+            assert disk.read(name) == disk.read(f"{folder}/{name}")
+
+
 FIRST = 1_700_000_000.0
 
 
