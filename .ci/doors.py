@@ -50,6 +50,15 @@ DOORS = (
         ("tests/unit/plugins", "tests/unit/contract", "tests/unit/job/monitor", "tests/unit/operators"),
     ),
     Door(
+        "kubernetes",
+        (
+            f"{PACKAGE}/kubernetes", *(f"tests/{kind}/kubernetes" for kind in ("unit", "support", "chaos")),
+            "tests/integration/end_to_end/kubernetes", "tests/integration/end_to_end/dags/clusters",
+            "docs/kubernetes*", "dags_examples/left_clusters.py", "dags_examples/shared_cluster.py",
+        ),
+        ("tests/unit/places", "tests/unit/hooks", "tests/unit/sensors", "tests/unit/triggers"),
+    ),
+    Door(
         "workflows",
         (
             f"{PACKAGE}/workflows", "docs/workflows.md", "tests/unit/workflows", "tests/unit/dags_examples",
