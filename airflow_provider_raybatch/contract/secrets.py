@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials on their way from a connection to the job, and documents that only this Airflow has signed.
+"""Credentials on their way from a connection to the job: never in spec, log or the Jobs API's answers.
 
-Credentials are never in spec, log or the Jobs API's answers. They travel as a package of their own, which
-the job reads from the cluster's store and deletes. Against those who may call the Jobs API only `seal` helps,
-with a key that the cluster's nodes hold.
+They travel as a package of their own, which the job reads from the cluster's store and deletes. Against
+those who may call the Jobs API only `seal` helps, with a key that the cluster's nodes hold.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.base import ContractModel, parse
-from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError, SpecError
+from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 
 SEAL_KEY_VARIABLE = "RAYBATCH_SEAL_KEY"
 """Environment variable of the cluster's nodes that holds the Fernet key, if sealing is wanted."""
@@ -104,44 +101,3 @@ def unseal(content: bytes, key: str | None) -> Secrets:
             f"credentials: the cluster's {SEAL_KEY_VARIABLE} does not open them; use the connection's "
             "secret_seal_key there."
         ) from None
-
-
-Record = TypeVar("Record", bound=ContractModel)
-
-
-class ForgedRecordError(RaybatchError):
-    """A document is not one that this Airflow has signed."""
-
-
-def signed(record: ContractModel, kind: str, secret: bytes) -> bytes:
-    """The document of a record.
-
-    :param kind: what it is, with the id of what it belongs to, so that no record stands for another.
-    :param secret: of this Airflow.
-    """
-    text = record.model_dump_json()
-    return json.dumps({"record": text, "signature": _signature(text, kind, secret)}).encode()
-
-
-def opened(content: bytes, model: type[Record], kind: str, secret: bytes) -> Record:
-    """The record of a document.
-
-    :param kind: as it was signed.
-    :raises ForgedRecordError: it was signed with another secret, as another kind, or not at all.
-    """
-    try:
-        document = json.loads(content)
-        text, given = document["record"], document["signature"]
-        if hmac.compare_digest(_signature(text, kind, secret).encode(), given.encode()):
-            return parse(model, text)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    raise ForgedRecordError(
-        f"{kind}: its record is not signed with this Airflow's [raybatch] batch_api_secret; set the same "
-        "secret on API servers and workers, or create the batch again.",
-        FailureClass.USER_ERROR,
-    )
-
-
-def _signature(text: str, kind: str, secret: bytes) -> str:
-    return hmac.new(secret, f"{kind}\n{text}".encode(), hashlib.sha256).hexdigest()
