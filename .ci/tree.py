@@ -27,6 +27,7 @@ THICK = (
 """Folders whose modules have so many lines."""
 BOUNDARIES = frozenset({
     "contract/arguments/vllm_names",  # written from vLLM's source
+    "contract/secrets",  # Fernet of cryptography, which a cluster may lack
     "job/engine/echo_workers",  # actors of Ray
     "job/request/key_array",  # keys in Arrow and NumPy
 })
