@@ -133,7 +133,7 @@ def run(folder: Path, replicas: int, usage: Usage) -> dict[str, Any]:
     from airflow_provider_raybatch.contract import events
     from airflow_provider_raybatch.contract.base import parse
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-    from airflow_provider_raybatch.job.driver import run as run_job
+    from airflow_provider_raybatch.job.phases.driver import run as run_job
 
     document = {
         "source": [str(folder / "in")],

@@ -151,7 +151,7 @@ def attempt(folder: Path, address: str, night: int, number: int, replicas: int) 
     from airflow_provider_raybatch.contract import events
     from airflow_provider_raybatch.contract.base import parse
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-    from airflow_provider_raybatch.job.driver import run
+    from airflow_provider_raybatch.job.phases.driver import run
 
     os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] = "1"
     ray.init(address=address, log_to_driver=False, logging_level="error")

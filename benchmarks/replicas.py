@@ -91,7 +91,7 @@ def write(folder: Path, options: argparse.Namespace) -> list[int]:
 def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     from airflow_provider_raybatch.contract.base import parse
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-    from airflow_provider_raybatch.job.driver import run as run_job
+    from airflow_provider_raybatch.job.phases.driver import run as run_job
 
     document = {
         "source": [str(folder / "in")],

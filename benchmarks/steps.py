@@ -112,7 +112,7 @@ class Jobs:
         """What the job took, and its manifest."""
         from airflow_provider_raybatch.contract.base import parse
         from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-        from airflow_provider_raybatch.job.driver import run as run_job
+        from airflow_provider_raybatch.job.phases.driver import run as run_job
 
         self.jobs += 1
         place = self.folder / str(self.jobs)

@@ -4,13 +4,17 @@
 import os
 import sys
 
-from airflow_provider_raybatch.job.entry.interpreter import run_where_ray_is
+from airflow_provider_raybatch.job.control.interpreter import run_where_ray_is
 
-run_where_ray_is("airflow_provider_raybatch.job")
 
-from airflow_provider_raybatch.job.entry.main import main  # noqa: E402  # this one needs Ray
+def _main() -> int:
+    run_where_ray_is("airflow_provider_raybatch.job")
+    from airflow_provider_raybatch.job.phases.driver import main  # this one needs Ray
 
-code = main(sys.argv[1:])
+    return main(sys.argv[1:])
+
+
+code = _main()
 # Skips the interpreter's own end, where threads of Ray Data that still run may crash, and Ray would show a
 # finished job as failed.
 sys.stdout.flush()

@@ -45,7 +45,7 @@ class Peak:
 
 
 def _import() -> None:
-    import airflow_provider_raybatch.job.driver  # noqa: F401
+    import airflow_provider_raybatch.job.phases.driver  # noqa: F401
 
 
 def ours(place: Place, reuse: bool) -> dict[str, float]:

@@ -117,7 +117,7 @@ def result(data: Path, out: Path, name: str, replicas: int, fields: dict[str, An
     """Run a job on the Ray of this process, and return what it took."""
     from airflow_provider_raybatch.contract.base import parse
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-    from airflow_provider_raybatch.job.driver import run
+    from airflow_provider_raybatch.job.phases.driver import run
 
     place = out / f"{name}-{replicas}-{time.time_ns()}"
     document = {

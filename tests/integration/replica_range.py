@@ -26,7 +26,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.control.control import Control
-from airflow_provider_raybatch.job.driver import run
+from airflow_provider_raybatch.job.phases.driver import run
 from tests.support.specs import submitted
 
 ENDLESS = "never answered"

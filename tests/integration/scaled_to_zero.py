@@ -19,7 +19,7 @@ from ray.autoscaler.v2.sdk import get_cluster_status
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job.driver import run
+from airflow_provider_raybatch.job.phases.driver import run
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.preflight import engine_check
 from tests.support.specs import submitted

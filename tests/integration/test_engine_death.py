@@ -60,7 +60,7 @@ def asked(ray: Any) -> int:
 def test_rows_that_were_written_are_not_asked_again(
     tmp_path: Path, ray_here: Any, victim: str, dies_of: signal.Signals, repeated: int
 ) -> None:
-    from airflow_provider_raybatch.job.driver import run
+    from airflow_provider_raybatch.job.phases.driver import run
 
     sums = [f"What is {number % 10} plus {number // 10 % 10}?" for number in range(ROWS)]
     rows = [{"id": number, "text": text} for number, text in enumerate(sums)]

@@ -28,7 +28,7 @@ Run = Callable[..., Summary]
 @pytest.fixture
 def run(ray_here: Any, tmp_path: Path) -> Run:
     def run(rows: list[dict[str, Any]], **fields: Any) -> Summary:
-        from airflow_provider_raybatch.job.driver import run as run_job
+        from airflow_provider_raybatch.job.phases.driver import run as run_job
 
         (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         spec = submitted(

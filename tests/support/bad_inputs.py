@@ -80,7 +80,7 @@ class Place:
 
     def run(self, **fields: Any) -> BatchManifest:
         """Run the job, from spec to manifest."""
-        from airflow_provider_raybatch.job.driver import run
+        from airflow_provider_raybatch.job.phases.driver import run
 
         spec = parse(BatchInferenceSpec, json.dumps(self.document(**fields)))
         assert spec.submission is not None
@@ -92,8 +92,8 @@ class Place:
         """Run the job as its driver does, from the spec file to the `failed` event, and return that."""
         import ray
 
-        from airflow_provider_raybatch.job.entry import main as driver
-        from airflow_provider_raybatch.job.entry import process
+        from airflow_provider_raybatch.job.control import process
+        from airflow_provider_raybatch.job.phases import driver
 
         path = self.folder.with_suffix(".spec")  # beside the sources of cases
         path.write_text(json.dumps(self.document(**fields)))

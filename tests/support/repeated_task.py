@@ -68,7 +68,7 @@ class RepeatedTask:
         :param on_commit: called at the `committed` event.
         :param stops: whether the job is stopped at its first finished rows.
         """
-        from airflow_provider_raybatch.job.driver import run
+        from airflow_provider_raybatch.job.phases.driver import run
 
         document: dict[str, Any] = {
             "source": [str(self.folder / "in.jsonl")],

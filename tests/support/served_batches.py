@@ -17,8 +17,8 @@ from airflow_provider_raybatch.contract.arguments.openai_batch import BatchOutco
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.layout import BATCH_DATASET, OUTCOME, PROGRESS
 from airflow_provider_raybatch.contract.manifest import Summary
-from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.monitor.served_batch import BatchEndedError, BatchWatch
+from airflow_provider_raybatch.job.phases import driver
 from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.job.work import Ran
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder

@@ -19,10 +19,10 @@ from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.job import driver as run_module
 from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.monitor.replica_progress import Reporter
+from airflow_provider_raybatch.job.phases import driver as run_module
 from airflow_provider_raybatch.job.phases import publishing, reusing
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import ClusterView, Plan

@@ -4,7 +4,7 @@
 import os
 import sys
 
-from airflow_provider_raybatch.job.entry.interpreter import run_where_ray_is
+from airflow_provider_raybatch.job.control.interpreter import run_where_ray_is
 
 run_where_ray_is("airflow_provider_raybatch.job.preview")
 

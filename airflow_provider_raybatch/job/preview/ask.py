@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.preview import RowAnswer
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.entry.process import Driver
+from airflow_provider_raybatch.job.control.process import Driver
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.node_groups import gpus_in_words

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of, without_queries
 from airflow_provider_raybatch.job.control import private_package as credentials
-from airflow_provider_raybatch.job.entry.process import Driver
+from airflow_provider_raybatch.job.control.process import Driver
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.money import Money

@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.preview import PreviewRequest
-from airflow_provider_raybatch.job.entry.process import Driver, drive
+from airflow_provider_raybatch.job.control.process import Driver, drive
 from airflow_provider_raybatch.job.preview.ask import ask
 from airflow_provider_raybatch.job.preview.inspection import Refusals, inspect
 from airflow_provider_raybatch.job.preview.rows import end_of_preview, preview

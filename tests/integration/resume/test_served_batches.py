@@ -19,7 +19,7 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.layout import PROGRESS
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.driver import run
+from airflow_provider_raybatch.job.phases.driver import run
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.openai_lines import IN_AND_OUT
 from tests.support.programs import ROOT
@@ -33,7 +33,7 @@ DRIVER = """
 import sys, ray
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.driver import run
+from airflow_provider_raybatch.job.phases.driver import run
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
 spec = parse(BatchInferenceSpec, open(sys.argv[2], "rb").read())
 run(spec, spec.submission, lambda event: print(event.text(), flush=True))

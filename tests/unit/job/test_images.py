@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.job.driver import run
+from airflow_provider_raybatch.job.phases.driver import run
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.folder import folder as folder_at
 from tests.support.engine_log import engines

@@ -13,10 +13,9 @@ import pytest
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.report import parse_report
-from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.output.unfinished import report_of_run
-from airflow_provider_raybatch.job.phases import publishing
+from airflow_provider_raybatch.job.phases import driver, publishing
 from airflow_provider_raybatch.report.card import dataset_card
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.openai_lines import IN_AND_OUT, chat, line

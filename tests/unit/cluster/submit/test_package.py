@@ -70,7 +70,7 @@ def test_provider_package_holds_only_what_the_job_needs():
 
 @pytest.mark.parametrize(
     ("module", "missing"),
-    [("contract.spec", ["airflow", "httpx", "ray"]), ("job.entry.main", ["airflow", "httpx"])],
+    [("contract.spec", ["airflow", "httpx", "ray"]), ("job.phases.driver", ["airflow", "httpx"])],
 )
 def test_provider_package_imports_without_airflow(tmp_path, module, missing):
     zipfile.ZipFile(io.BytesIO(package_of_provider().content)).extractall(tmp_path)

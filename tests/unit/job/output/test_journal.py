@@ -13,8 +13,8 @@ from airflow_provider_raybatch.contract.events import Committed, Event
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.submission import new_run_token
-from airflow_provider_raybatch.job.driver import run
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError, is_overtaken
+from airflow_provider_raybatch.job.phases.driver import run
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3, first

@@ -27,7 +27,7 @@ from tests.support.model_configs import SHAPES
 from tests.support.services import services_of
 from tests.support.specs import spec, submitted
 
-driver = pytest.importorskip("airflow_provider_raybatch.job.driver")
+driver = pytest.importorskip("airflow_provider_raybatch.job.phases.driver")
 engine_check = pytest.importorskip("airflow_provider_raybatch.job.preflight.engine_check")
 
 

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.preview import (
 )
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job.control.control import Control
-from airflow_provider_raybatch.job.entry.process import Driver
+from airflow_provider_raybatch.job.control.process import Driver
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preview import ask, asker, main, sizes, tokens
 from airflow_provider_raybatch.job.preview.tokens import shares

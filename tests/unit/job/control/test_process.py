@@ -11,10 +11,9 @@ import ray
 
 from airflow_provider_raybatch.contract.events import Failed, read_line
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.control import private_package
+from airflow_provider_raybatch.job.control import private_package, process
 from airflow_provider_raybatch.job.control.private_package import PrivatePackage
-from airflow_provider_raybatch.job.entry import process
-from airflow_provider_raybatch.job.entry.process import Driver, drive
+from airflow_provider_raybatch.job.control.process import Driver, drive
 from tests.support.specs import submitted
 
 KEY = "ab" * 32

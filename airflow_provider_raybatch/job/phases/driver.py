@@ -17,6 +17,7 @@ from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.contract.text import without_queries
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.control.control import Control
+from airflow_provider_raybatch.job.control.process import Driver, drive
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.public_errors import guarded, public_error
 from airflow_provider_raybatch.job.monitor.budget import check_cost
@@ -47,6 +48,15 @@ from airflow_provider_raybatch.job.preflight.input_check import SampledRows
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck
 from airflow_provider_raybatch.job.reuse.asked import Asked
 from airflow_provider_raybatch.job.work import Job, Ran
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job of the spec file in `arguments`; return the exit status."""
+    return drive(arguments[0], _run)
+
+
+def _run(driver: Driver) -> None:
+    run(driver.spec, driver.submission, driver.emit, driver.secrets, driver.control)
 
 
 def run(

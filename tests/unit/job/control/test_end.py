@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = """
 import atexit, os, runpy
-from airflow_provider_raybatch.job.entry import main
+from airflow_provider_raybatch.job.phases import driver as main
 
 def job(arguments):
     atexit.register(os.abort)  # as where a thread of Ray Data crashes in the interpreter's end
@@ -22,7 +22,7 @@ main.main = job
 runpy.run_module("airflow_provider_raybatch.job", run_name="__main__")
 """
 FAILS = r"""
-from airflow_provider_raybatch.job.entry.main import main
+from airflow_provider_raybatch.job.phases.driver import main
 raise SystemExit(main(["/no/sp\u00e9c\udcff.json"]))
 """
 
