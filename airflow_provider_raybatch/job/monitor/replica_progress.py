@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import ray
-
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 
 _REPORT_TIMEOUT = 30.0
@@ -182,8 +180,13 @@ class Reporter:
         except Exception as error:
             failure_class, sentence = diagnose(error)
             self._progress.failure = (failure_class.value, sentence)
-            ray.get(self.send(), timeout=_REPORT_TIMEOUT)
+            self._answer()
             raise
+
+    def _answer(self) -> Any:
+        import ray  # where reports of a run are read, there may be none
+
+        return ray.get(self.send(), timeout=_REPORT_TIMEOUT)
 
     def _run(self) -> None:
         while True:
@@ -191,7 +194,7 @@ class Reporter:
             self._sample()
             # The next report replaces a lost one. If the coordinator is gone, the driver is, too.
             with contextlib.suppress(Exception):
-                drains, asks = ray.get(self.send(), timeout=_REPORT_TIMEOUT)
+                drains, asks = self._answer()
                 if drains:
                     self._drain()
                 if asks:

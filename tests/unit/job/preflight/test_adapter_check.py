@@ -15,12 +15,12 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.step_specs import check_adapters
 from airflow_provider_raybatch.job.preflight import adapter_check
 from airflow_provider_raybatch.job.preflight.adapter_check import (
     CheckedAdapter,
     CheckedAdapters,
     as_located,
+    check_adapters,
     lora_arguments,
     notes_of,
 )

@@ -14,9 +14,9 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.step_specs import check_adapters
 from airflow_provider_raybatch.job.input import hub as hub_module
 from airflow_provider_raybatch.job.preflight import model_check
+from airflow_provider_raybatch.job.preflight.adapter_check import check_adapters
 from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel
 from airflow_provider_raybatch.job.preflight.model_files import refuse_by_files, refuse_missing
 from airflow_provider_raybatch.storage.errors import StorageError
