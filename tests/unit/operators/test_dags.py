@@ -166,7 +166,7 @@ with DAG("d", schedule=None) as dag:
     condition = ("draft_response", "!=", "x")
     when = (one for one in [condition])
     steps = [Step("draft", prompt="{row.x}"), Step("judge", prompt="{row.draft_response}", when=when)]
-    plain = {"source": "/in", "model": "m"}
+    plain = {"source": "/in", "model": "m", "chat_template_kwargs": {"team": "{{ params.team }}"}}
     RayBatchInferenceOperator(task_id="steps", destination="/out", steps=steps, **plain)
     RayBatchInferenceOperator.partial(task_id="mapped_steps", destination="/out", **plain).expand(
         steps=[[steps[0]], [steps[0], Step("again", prompt="{row.draft_response}", when=iter([condition]))]]
