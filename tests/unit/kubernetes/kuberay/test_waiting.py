@@ -233,7 +233,7 @@ def test_time_in_a_queue_is_bounded_too() -> None:
     scene = Scene(suspend, queue="gpus")
     with pytest.raises(ClusterNotReadyError, match="cluster_wait: the cluster was not ready within 10 min"):
         scene.run(cluster_wait=600.0)
-    assert 599 <= scene.slept <= 700
+    assert 600 <= round(scene.slept, 3) <= 700  # a sum of many pauses
 
 
 def test_exits_of_a_clusters_pods() -> None:
