@@ -31,6 +31,7 @@ _SAYS: tuple[tuple[str, str | None], ...] = (
     (".* is a string, but no JSON (?:object|list of messages) ", "a text of the row is not JSON"),
     (".*, not an object of sampling parameters$", "the sampling of the row is not an object of parameters"),
     (".* has no list of messages$", "the row has no list of messages"),
+    (".* has no message in it$", "the messages of the row are an empty list"),
     (".* has a message without a role or a content$", "a message has no role or no content"),
     (".* has a message from ", "a message is from another than the roles"),
     ("a message's content is ", "a message's content is neither a text nor a list of text parts"),

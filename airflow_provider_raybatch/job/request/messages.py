@@ -45,8 +45,10 @@ def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
             raise RenderError(f"{what} is a string, but no JSON list of messages ({error})") from None
     if value is None:
         raise RenderError(f"{what} is null")
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list):
         raise RenderError(f"{what} has no list of messages")
+    if not value:
+        raise RenderError(f"{what} has no message in it")
     messages = [_as_chat(_without_nulls(_with_objects(message)), what) for message in value]
     for message in messages:
         has_role = isinstance(message, dict) and isinstance(message.get("role"), str)

@@ -83,7 +83,7 @@ def dead_letters(dataset: Dataset) -> dict[str, dict[str, Any]]:
 def test_rows_without_an_answer_leave_the_others_alone(dataset, answers, dead_letters):
     assert set(answers) | set(dead_letters) == set(QUESTIONS)
     assert set(dead_letters) == {"empty", "too_long"}
-    assert "has no list of messages" in dead_letters["empty"]["reason"]
+    assert "no message" in dead_letters["empty"]["reason"]
     assert "512" in dead_letters["too_long"]["reason"]
     counts = dataset.manifest.counts
     assert (counts.ok, counts.error) == (len(answers), 2)
