@@ -169,7 +169,7 @@ class Rows:
         return sum(one.rows for one in self._datasets)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """At least one batch, which is empty if there are no rows, so that the columns are always known.
+        """At least one batch, so that the columns are always known; a dataset without rows has an empty one.
 
         :param columns: only these, in this order; by default all. A column that a dataset lacks is null.
         :raises UsageError: the dataset lacks the column.

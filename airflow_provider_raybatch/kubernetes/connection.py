@@ -69,7 +69,7 @@ class KubernetesServerHook(ConnectionHook):
         """The API server. Blocks: it reads files, and may run a kubeconfig's exec plugin.
 
         :raises RayConnectionError: a field can't be used, or Airflow denies access to the connection.
-        :raises RayBatchException: the connection was not found, or there are no credentials.
+        :raises RayBatchException: the connection was not found, or credentials are missing.
         """
         found: Connection | Exception | None = None
         if self.kubernetes_conn_id is not None:
@@ -234,7 +234,7 @@ class Kubernetes:
         return KubernetesClient(server, namespace, retries=_HURRIED, request_timeout=_HURRIED_SECONDS)
 
     async def address(self, api: KubernetesClient, ray_cluster: str, token: str) -> ClusterAddress | None:
-        """How the Jobs API of a cluster is reached; ``None`` if there is no such RayCluster.
+        """How the Jobs API of a cluster is reached; ``None`` if the RayCluster does not exist.
 
         :raises ClusterError: Kubernetes gives no answer, or refuses.
         """
@@ -244,14 +244,14 @@ class Kubernetes:
         return cluster_address(self.server, found, token, self.definition.dashboard_address)
 
     def page(self, address: ClusterAddress) -> str | None:
-        """The dashboard for people: at the address that a template has made; else there is none."""
+        """URL of the dashboard for people, made by the address template, or ``None``."""
         return address.url if "://" in self.definition.dashboard_address else None
 
 
 def kubernetes_of(definition: KubeRayCluster) -> Kubernetes:
     """The Kubernetes of a definition.
 
-    :raises RayBatchException: the connection can't be used or read, or there are no credentials.
+    :raises RayBatchException: the connection can't be used or read, or credentials are missing.
     """
     return Kubernetes(definition, KubernetesServerHook(definition.kubernetes_conn_id).server())
 

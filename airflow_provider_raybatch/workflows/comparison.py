@@ -130,7 +130,7 @@ class ComparisonReport:
     """Table and page of candidates.
 
     :param baseline: name of the candidate that the others are compared with.
-    :raises UsageError: there is no candidate with figures.
+    :raises UsageError: no candidate has figures.
     """
 
     title: str

@@ -47,7 +47,7 @@ def read_raw(
         row), `origin` both as one name, and `broken` the error of a broken row, else null. The first batch is
         empty.
     :raises UsageError: a location can't be used, or a file that is not JSON lines lacks a column.
-    :raises RaybatchError: as a job does where there is no such file, or its rows can't be told apart.
+    :raises RaybatchError: as in a job: the file does not exist, or can't be split into rows.
     """
     schema = pa.schema([
         *((name, pa.string()) for name in columns),
@@ -135,7 +135,7 @@ def one_row_a_sample(
     :param completions: column of all samples; removed. If it does not exist, rows stay as they are.
     :param response: column of the first sample's text; gets the text of each sample.
     :returns: batches with one more column, `sample`, that counts from 0.
-    :raises UsageError: there is no column `response`, or `sample` is a column already.
+    :raises UsageError: the column `response` is missing, or `sample` is a column already.
     """
     for batch in batches:
         require(batch.schema.names, [response], "response")

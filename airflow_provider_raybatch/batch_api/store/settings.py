@@ -59,7 +59,7 @@ class BatchApiSettings:
 
 
 def batch_api_settings() -> BatchApiSettings | None:
-    """The settings; ``None`` where `batch_api_root` is not set, so that there is no Batch API.
+    """The settings; ``None`` where `batch_api_root` is not set, and the Batch API is off.
 
     :raises SpecError: a setting can't be used.
     """

@@ -94,7 +94,7 @@ class LoadedModel:
 def load_model(spec: BatchInferenceSpec, requests: Sequence[Request] = ()) -> LoadedModel:
     """Load tokenizer and config in a process that has vLLM.
 
-    :raises PreflightError: there is no vLLM, they can't be loaded, or vLLM refuses the engine's arguments.
+    :raises PreflightError: vLLM is missing, can't load them, or refuses the engine's arguments.
     """
     check_version()
     args = engine_args(spec)

@@ -94,7 +94,7 @@ class KubernetesClient:
             raise self.server.refusal_error(request, refused.refusal) from None
 
     async def get(self, kind: Kind, name: str) -> Manifest | None:
-        """The object, ``None`` if there is none."""
+        """The object, ``None`` if it does not exist."""
         request = ApiRequest("get", kind, name, self.namespace)
         return await self._named(Call("GET", self._path(kind, name), request))
 
@@ -112,7 +112,7 @@ class KubernetesClient:
         raise AssertionError
 
     async def patch(self, kind: Kind, name: str, change: Mapping[str, Any]) -> Manifest | None:
-        """Apply a merge patch; ``None`` if there is no such object.
+        """Apply a merge patch; ``None`` if the object does not exist.
 
         :param change: with `metadata.uid` or `metadata.resourceVersion`, it fits only that object or state.
         :raises ChangedObjectError: it is another one.

@@ -28,7 +28,7 @@ class KubernetesUnreachableError(ClusterUnreachableError):
 
 
 class KubernetesLoginError(UserClusterError):
-    """401: there are no credentials, or they have expired."""
+    """401: credentials are missing, or have expired."""
 
 
 class ForbiddenError(UserClusterError):

@@ -44,7 +44,7 @@ class RunCluster(Cluster):
 
     :param token: of the cluster; empty where it is not known, so that the job on it can't be reached.
     :param window: seconds that it may live without a follower; ``None`` for ever.
-    :param batch: whether its job writes events, so that KubeRay's word alone is no result.
+    :param batch: whether its job writes events; then KubeRay's status alone does not count as a result.
     :param has_succeeded: whether KubeRay says that its job has succeeded, so no further request is needed.
     """
 
