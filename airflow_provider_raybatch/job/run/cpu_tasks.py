@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -14,11 +15,13 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.failures.public_errors import guarded_task
 from airflow_provider_raybatch.job.row_order import buckets
-from airflow_provider_raybatch.job.work import Job, WorkItem, in_sequence
+from airflow_provider_raybatch.job.work import Job, WorkItem
 
 T = TypeVar("T")
 
 _MOST_AT_ONCE = 64
+_SECONDS_HERE = 1.0
+"""Shorter work is done before the first worker process has started; each costs seconds of CPU."""
 
 
 def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) -> Callable[..., T]:
@@ -85,19 +88,22 @@ def on_this_node() -> dict[str, Any]:
 
 def parallel_map(
     function: Callable[..., T], items: Sequence[Any], shared: Any, at_once: int = 0, **code: str | None
-) -> Iterable[T]:
-    """`function(item, shared)` for each item, in order, a few at a time.
+) -> Iterator[T]:
+    """`function(item, shared)` for each item, in order: in this process, and in tasks what takes long.
 
-    A single item is done in this process, unless it calls a user's code.
+    What calls a user's code is always done in tasks.
 
     :param at_once: tasks that run concurrently, at most; by default one a CPU of the cluster.
     :param code: see :func:`users_code`.
     :raises RaybatchError: a user's function ends its process.
     """
-    called = users_code(**code)
-    if len(items) <= 1 and not called:
-        return in_sequence(function, items, shared)
-    return (made for made, _ in _spread(function, items, shared, 1, called, at_once))
+    called, ends, done = users_code(**code), time.monotonic() + _SECONDS_HERE, 0
+    while not called and done < len(items) and (time.monotonic() < ends or done == len(items) - 1):
+        yield function(items[done], shared)
+        done += 1
+    if done < len(items):
+        for made, _ in _spread(function, items[done:], shared, 1, called, at_once):
+            yield made
 
 
 def keys_over_the_cluster(function: Callable[..., T], groups: Sequence[Any], job: Job) -> Iterable[T]:
