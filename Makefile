@@ -16,11 +16,11 @@ ENVIRONMENTS := .venv .venv-docs .venv-light .venv-openai1 .venv-pre .venv-ray
 LANES := .venv-operators .venv-vllm-oldest .venv-vllm-newest
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
-# Two lanes that are about as long, so that no core waits at the end, and the kills beside them.
-UNITS := unit-jobs,integration-jobs+unit-others,unit-engine,integration-airflow,unit-cluster
-CHECKS := lint,doors+docs+packaging $(UNITS)+chaos
-# All kills alone: beside them, five Airflows and Rays and their waits made each of three lanes several times longer.
-ALL_CHECKS := lint,doors+docs+packaging $(UNITS) chaos
+# Two lanes that are about as long, so that no core waits at the end, and the few kills of each commit beside them: beside all
+# kills, five Airflows and Rays and their waits made each of three lanes several times longer.
+EACH := lint,doors+docs+packaging unit-jobs,integration-jobs+unit-others,unit-engine,integration-airflow,unit-cluster
+CHECKS := $(EACH)+chaos
+ALL_CHECKS := $(EACH),chaos
 
 # Environments are made side by side.
 MAKEFLAGS += --jobs=4
