@@ -40,7 +40,6 @@ DAGS = [
     "forged",
     "warm",
     "labelled",
-    "pictures_in_steps",
     "in_steps",
     "later_deadline",
     "orphan",

@@ -23,9 +23,7 @@ from .secrecy import Secrets, left_by_airflow, shown_by_airflow, shown_by_ray
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-OTHERS = pytest.mark.thorough("two more official clients of OpenAI; one and parts of another run always")
 ASYNC = "1-async"
-CLIENTS = [MAIN, *(pytest.param(client, marks=OTHERS) for client in ("1-sync", "3-async"))]
 HOUR = 3600
 PICTURE = Picture(7)
 VLLM_EXAMPLE = text_of(
@@ -91,21 +89,6 @@ VECTORS = {
 CANCELLED = {"play": "cancelled", "content": text_of(chats("cut", 60, model="slow")), "after": 2}
 
 
-def beside(client: str, batches: BatchWorld) -> dict[str, dict[str, Any]]:
-    """What one client alone does, beside what each does: batches of other endpoints and ends."""
-    if client == MAIN:
-        return {
-            "vllm": {"play": "batch", "content": VLLM_EXAMPLE},
-            "cancelled": CANCELLED,
-            "limited": {"play": "batch", "content": text_of(chats("much", 60, model="limited"))},
-            "hers": {"play": "batch", "content": text_of(chats(MARKER))},
-        }
-    if client == ASYNC:
-        late_one = {"play": "finished", "batch_id": late(batches)}
-        return {"late": late_one, "all bad": ALL_BAD, "raw": RAW, "vectors": VECTORS}
-    return {}
-
-
 def late(batches: BatchWorld) -> str:
     """Make a batch that expires when it has some answers, and return its id.
 
@@ -128,41 +111,40 @@ def retrieve(batch_id: str) -> list[Any]:
     return ["batches.retrieve", {"batch_id": batch_id}]
 
 
-def only_by(client: str) -> pytest.MarkDecorator:
-    """A test of what this client alone does."""
-    return pytest.mark.parametrize("played", [client], indirect=True)
-
-
-def scenarios(file_id: str) -> dict[str, dict[str, Any]]:
-    """What each client does but that of the others' endpoints and ends."""
+def scenarios(batches: BatchWorld, file_id: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """What each client does."""
     wrong = [
         create(file_id, **fields) if call == "batches.create" else [call, fields]
         for _, call, fields in WRONG_CALLS.values()
     ]
     return {
-        "good": {"play": "batch", "content": GOOD, "metadata": {"job": "nightly", "empty": ""}},
-        "mixed": {"play": "batch", "content": text_of(mixed())},
-        "wrong": {"play": "calls", "calls": wrong},
-        "duplicate": {"play": "batch", "content": text_of([*chats("twice"), *chats("twice", 1)])},
+        # First, since the late batch has its first answer then.
+        ASYNC: {
+            "late": {"play": "finished", "batch_id": late(batches)},
+            "all bad": ALL_BAD,
+            "raw": RAW,
+            "vectors": VECTORS,
+        },
+        MAIN: {
+            "good": {"play": "batch", "content": GOOD, "metadata": {"job": "nightly", "empty": ""}},
+            "mixed": {"play": "batch", "content": text_of(mixed())},
+            "wrong": {"play": "calls", "calls": wrong},
+            "duplicate": {"play": "batch", "content": text_of([*chats("twice"), *chats("twice", 1)])},
+            "vllm": {"play": "batch", "content": VLLM_EXAMPLE},
+            "cancelled": CANCELLED,
+            "limited": {"play": "batch", "content": text_of(chats("much", 60, model="limited"))},
+            "hers": {"play": "batch", "content": text_of(chats(MARKER))},
+        },
     }
 
 
 @pytest.fixture(scope="module")
-def at_once(batches: BatchWorld, file_id: str) -> dict[str, dict[str, Any]]:
-    """What the clients of each commit got: side by side, since each mostly waits for jobs."""
-    # The one with the late batch first, which has its first answer then.
-    wanted = {ASYNC: beside(ASYNC, batches), MAIN: beside(MAIN, batches) | scenarios(file_id)}
+def played(batches: BatchWorld, file_id: str) -> dict[str, Any]:
+    """What the clients got, by name: side by side, since each mostly waits for jobs."""
+    wanted = scenarios(batches, file_id)
     with ThreadPoolExecutor() as pool:
-        return dict(zip(wanted, pool.map(batches.play, wanted, wanted.values()), strict=True))
-
-
-@pytest.fixture(scope="module", params=CLIENTS)
-def played(request: pytest.FixtureRequest, batches: BatchWorld, file_id: str) -> dict[str, Any]:
-    """What one client got for the scenarios above, which it plays side by side."""
-    if request.param in (ASYNC, MAIN):
-        got: dict[str, dict[str, Any]] = request.getfixturevalue("at_once")
-        return got[request.param]
-    return batches.play(request.param, scenarios(file_id))
+        of_async, of_main = pool.map(batches.play, wanted, wanted.values())
+    return {**of_async, **of_main}
 
 
 def test_good_lines_are_answered(played):
@@ -221,7 +203,6 @@ def test_wrong_calls_are_refused_with_the_field(played):
         assert refusal["request_id"], name
 
 
-@only_by(ASYNC)
 def test_batch_of_wrong_lines_has_errors_alone(played):
     batch = final(played["all bad"])
     assert batch["status"] == "completed"
@@ -230,7 +211,6 @@ def test_batch_of_wrong_lines_has_errors_alone(played):
     assert ids(lines(played["all bad"], "errors")) == {"allbad-0", "allbad-1", "allbad-2"}
 
 
-@only_by(ASYNC)
 def test_prompts_and_texts_are_answered(played):
     assert final(played["raw"])["status"] == final(played["vectors"])["status"] == "completed"
     raw = {one["custom_id"]: one["response"]["body"] for one in lines(played["raw"], "output")}
@@ -244,13 +224,11 @@ def test_prompts_and_texts_are_answered(played):
     assert {name: len(data) for name, data in vectors.items()} == {"vector-0": 1, "vector-1": 2}
 
 
-@only_by(MAIN)
 def test_example_of_vllm_is_answered(played):
     assert final(played["vllm"])["status"] == "completed"
     assert ids(lines(played["vllm"], "output")) == {"request-1", "request-2"}
 
 
-@only_by(MAIN)
 def test_cancelled_batch_keeps_what_is_finished(played, batches):
     batch = final(played["cancelled"])
     assert batch["status"] == "cancelled"
@@ -263,7 +241,6 @@ def test_cancelled_batch_keeps_what_is_finished(played, batches):
     assert batches.jobs.replicas(job) == []
 
 
-@only_by(MAIN)
 def test_batch_that_reaches_a_limit_keeps_what_is_finished(played, batches):
     batch, output = final(played["limited"]), lines(played["limited"], "output")
     errors = lines(played["limited"], "errors")
@@ -276,7 +253,6 @@ def test_batch_that_reaches_a_limit_keeps_what_is_finished(played, batches):
     assert [task.xcom()["status"] for task in run.tasks()] == ["limit_reached"]
 
 
-@only_by(ASYNC)
 def test_expired_batch_keeps_what_is_finished(played, batches):
     batch = final(played["late"])
     assert batch["status"] == "expired"
@@ -347,7 +323,6 @@ def test_repeated_create_makes_one_batch(batches, file_id):
     assert third["id"] == intended["id"] != repeated["id"]
 
 
-@only_by(MAIN)
 def test_other_users_see_nothing(played, batches):
     """Nor does Airflow's own API show any of the content, even to its admin."""
     batch = final(played["hers"])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.repeated_task import RepeatedTask
-from tests.support.shapes import ROWS, TEXTS, nights, shapes
+from tests.support.shapes import TEXTS, nights, shapes
 
 pytestmark = [
     pytest.mark.slow,
@@ -15,8 +15,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("texts", [TEXTS, ROWS])
-@pytest.mark.parametrize("name", shapes(1))
-def test_each_distinct_request_is_asked_once(task: RepeatedTask, name: str, texts: int) -> None:
-    for night in nights(task, shapes(texts)[name], texts, kills=False):
+@pytest.mark.parametrize("name", shapes(TEXTS))
+def test_each_distinct_request_is_asked_once(task: RepeatedTask, name: str) -> None:
+    for night in nights(task, shapes(TEXTS)[name], TEXTS, kills=False):
         assert night.asked == night.needed, night

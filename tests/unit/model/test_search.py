@@ -170,7 +170,6 @@ def test_faults_blame_no_row(scope: Scope) -> None:
         Scope((1, 1), replicas=2, equal=rows(0, 1)),
         Scope((2, 1), replicas=2, slots=1, equal=rows(0, 2)),
         Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("kill",)),
-        pytest.param(Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("kill",), times=2), marks=thorough),
         Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("freeze",)),
         Scope((1, 1), replicas=2, equal=rows(0, 1), faults=("drain",)),
         # One replica waits for rows that the other one has lost.

@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, task
 from airflow.triggers.testing import FailureTrigger
 
-from airflow_provider_raybatch.arguments import Advanced, Images, Limits, Output
+from airflow_provider_raybatch.arguments import Advanced, Limits, Output
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.steps import Step
@@ -207,19 +207,6 @@ with dag_of("chat"):
         },
         output_options=Output(preserve_order=True),
         max_error_fraction=0.5,
-    )
-
-with dag_of("pictures_in_steps"):
-    RayBatchInferenceOperator(
-        task_id="infer",
-        steps=[
-            Step("say", prompt="{{ params.prompt }}", images="picture"),
-            Step("check", prompt="check {row.say_response}"),
-        ],
-        images=Images(image_roots="{{ params.image_roots }}"),
-        replicas=2,
-        advanced={"num_cpus": 0.5, "flush_interval": 0.5},
-        **{name: value for name, value in arguments(deferrable=True).items() if name != "prompt"},
     )
 
 with dag_of("in_steps"):
