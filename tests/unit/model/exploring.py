@@ -13,9 +13,9 @@ import pytest
 
 POWER = [pytest.param(False, id="killed"), pytest.param(True, id="power lost")]
 thorough = pytest.mark.thorough("larger explorations of the models; others of each kind run always")
-STRIDE = 1 if os.environ.get("RAYBATCH_MODEL") == "all" else 23
+STRIDE = 1 if os.environ.get("RAYBATCH_MODEL") == "all" else 47
 
-_FIRST = 300
+_FIRST = 150
 """In so many states all faults are tried, whatever the stride is."""
 _LONGEST = 1000
 

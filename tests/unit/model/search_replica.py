@@ -93,7 +93,7 @@ class Stepped(Replica):
         self.reporter: Any = SimpleNamespace(send=self.tell, reporting_failure=contextlib.nullcontext)
         self._metrics: Any = SimpleNamespace(update=lambda report, rows_in_flight: None)
         self.reader, self.engine = self, self  # type: ignore[assignment]
-        self.steps = [StepWork(self, self)]  # type: ignore[arg-type]
+        self.questions = [StepWork(self, self)]  # type: ignore[arg-type]
         self.asker = _Asker(self)
         self._check_starts(SimpleNamespace(destination=world.begun, max_restarts=scope.restarts))
         if not self._is_needed():
@@ -283,7 +283,7 @@ class _Asker(RowAsker):
     """Asks one question, without columns."""
 
     def __init__(self, replica: Stepped) -> None:
-        (self._step,) = replica.steps
+        (self._step,) = replica.questions
         self.shared_answers: Any = replica
         self.shares = bool(replica.world.scope.equal)
 

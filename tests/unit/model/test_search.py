@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pull queue and the search for poison rows, with every order of events and faults in small worlds.
 
-By default, faults are tried in the first 300 states of a world, and in one of 69 later ones.
+By default, faults are tried in the first 150 states of a world, and in one of 141 later ones.
 ``RAYBATCH_MODEL=all`` tries them in all states, and in the largest worlds.
 """
 
