@@ -18,7 +18,7 @@ STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
 # Two lanes that are about as long, so that no core waits at the end, and the few kills of each commit beside them: beside all
 # kills, five Airflows and Rays and their waits made each of three lanes several times longer.
-EACH := lint,doors+docs+packaging unit-jobs,integration-jobs+unit-others,unit-engine,integration-airflow,unit-cluster
+EACH := lint+docs+packaging unit-jobs,integration-jobs,doors+unit-others,unit-engine,integration-airflow,unit-cluster
 CHECKS := $(EACH)+chaos
 ALL_CHECKS := $(EACH),chaos
 
