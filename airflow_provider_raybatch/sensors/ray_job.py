@@ -168,9 +168,6 @@ class RayJobSensor(BaseSensorOperator):
 
     def _poll(self, context: Context) -> Verdict | None:
         """Poll once; ``None`` if the cluster does not answer."""
-        from airflow_provider_raybatch.cluster.follow.outcome import FollowState
-        from airflow_provider_raybatch.cluster.follow.poll import Followed, poll_once
-        from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
         from airflow_provider_raybatch.cluster.jobs_api.errors import (
             ClusterUnreachableError,
             NotARayDashboardError,
@@ -179,24 +176,10 @@ class RayJobSensor(BaseSensorOperator):
         first = self._is_first_poll(context)
         if (made := self._made()) is not None:
             return self._poll_provider(made)
-        job = Followed(self._job())
-
-        async def ask(place: ExistingCluster) -> Verdict:
-            async with RayJobsClient((await place.cluster()).address) as client:
-                session_name = (await client.version()).session_name
-                verdict = await poll_once(client, job, FollowState(session_name=session_name))
-                # Such polls of an ended job are counted until one gives up its log; a poke keeps no count.
-                while (
-                    verdict.outcome is None
-                    and verdict.state.polls_without_log
-                    and verdict.state.unreachable_since is None
-                ):
-                    verdict = await poll_once(client, job, verdict.state)
-                return verdict
-
+        job = self._job()
         with for_airflow():
             try:
-                return run_blocking(ask(existing_cluster_of(self.ray_conn_id, self.ray_cluster)))
+                return run_blocking(_asked(existing_cluster_of(self.ray_conn_id, self.ray_cluster), job))
             except ClusterUnreachableError as error:
                 # A proxy also answers 404 while its backend is down; a wrong address does so from the start.
                 if first and isinstance(error, NotARayDashboardError):
@@ -226,18 +209,7 @@ class RayJobSensor(BaseSensorOperator):
         return not polled and not (self.reschedule and context["ti"].get_first_reschedule_date(context))
 
     def _judge(self, outcome: Outcome) -> dict[str, Any]:
-        if outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE:
-            raise RayBatchUnavailableException(outcome.message)
-        if outcome.info is None and outcome.state in {"deleted", "lost"}:
-            raise RayBatchFailException(
-                f"submission_id: {self._where} knows no job {self._job()!r} "
-                "(any more); correct the id or the connection.",
-                outcome.failure_class or FailureClass.USER_ERROR,
-            )
-        if outcome.failure_class is not None:
-            # Another try of the sensor would find the same ended job.
-            message = f"Job {self._job()} {outcome.state}: {outcome.message}"
-            raise RayBatchFailException(message, outcome.failure_class)
+        _check_success(outcome, self._job(), self._where)
         return {
             "submission_id": self._job(),
             "status": "SUCCEEDED",
@@ -266,3 +238,37 @@ class RayJobSensor(BaseSensorOperator):
         if not isinstance(found, str) or not found:
             raise RayBatchFailException(f"submission_id: {shown(given)} names no job; give its id as text.")
         return found
+
+
+async def _asked(place: ExistingCluster, job: str) -> Verdict:
+    from airflow_provider_raybatch.cluster.follow.outcome import FollowState
+    from airflow_provider_raybatch.cluster.follow.poll import Followed, poll_once
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+
+    followed = Followed(job)
+    async with RayJobsClient((await place.cluster()).address) as client:
+        session_name = (await client.version()).session_name
+        verdict = await poll_once(client, followed, FollowState(session_name=session_name))
+        # Such polls of an ended job are counted until one gives up its log; a poke keeps no count.
+        while (
+            verdict.outcome is None
+            and verdict.state.polls_without_log
+            and verdict.state.unreachable_since is None
+        ):
+            verdict = await poll_once(client, followed, verdict.state)
+        return verdict
+
+
+def _check_success(outcome: Outcome, job: str, where: str) -> None:
+    """:raises RayBatchException: the job ended in another way, or can't be asked."""
+    if outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE:
+        raise RayBatchUnavailableException(outcome.message)
+    if outcome.info is None and outcome.state in {"deleted", "lost"}:
+        raise RayBatchFailException(
+            f"submission_id: {where} knows no job {job!r} (any more); correct the id or the connection.",
+            outcome.failure_class or FailureClass.USER_ERROR,
+        )
+    if outcome.failure_class is not None:
+        # Another try of the sensor would find the same ended job.
+        message = f"Job {job} {outcome.state}: {outcome.message}"
+        raise RayBatchFailException(message, outcome.failure_class)

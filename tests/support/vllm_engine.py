@@ -20,5 +20,5 @@ def vllm_engine(tokenizer: Any, context: int, defaults: dict[str, Any] | None = 
     engine._defaults, engine._spec = defaults or {}, spec(engine="vllm", model="m")
     engine._tokenizer, engine._numbers = tokenizer, itertools.count()
     engine._detokenizer, engine._chat = Detokenizer(tokenizer), ChatEncoder(tokenizer, str)
-    engine._forget_params()
+    engine._forget_requests()
     return engine

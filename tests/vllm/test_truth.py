@@ -152,9 +152,9 @@ def test_any_choices_and_samplings_end_as_in_full(
     filled = ours(engine, *requests)
     with monkeypatch.context() as patch:
         patch.setattr(engine, "_fill_in", False)
-        engine._forget_params()
+        engine._forget_requests()
         in_full = ours(engine, *requests)
-    engine._forget_params()
+    engine._forget_requests()
     for request, response, expected in zip(requests, filled, in_full, strict=True):
         actual = [(one.text, one.finish_reason) for one in response.completions]
         assert actual == [(one.text, one.finish_reason) for one in expected.completions], request
@@ -270,7 +270,7 @@ def test_rows_get_the_answers_of_their_adapters(engine: Any, tmp_path: Path) -> 
     requests = [Request(messages=INDUSTRY, sampling=choices, adapter=name) for name in [*names, "acme"]]
     filled = [response.completions[0].text for response in ours(engine, *requests)]
     engine._fill_in = False
-    engine._forget_params()
+    engine._forget_requests()
     in_full = [response.completions[0].text for response in ours(engine, *requests)]
     engine._fill_in = True
     prepared(engine, {})

@@ -266,9 +266,7 @@ class RayJobsClient:
         path, params = "api/v0/nodes", {"detail": "1", "limit": "10000"}
         try:
             response = await self._http.request("GET", path, params=params)
-            nodes = (await self._document(path, response))["data"]["result"]["result"]
-            heads = (node for node in nodes if node.get("state") == "ALIVE" and node.get("is_head_node"))
-            return next((str(node["node_id"]) for node in heads), None)
+            return _head_of(await self._document(path, response))
         except (AuthenticationError, TlsError):
             raise
         except (ClusterError, AttributeError, KeyError, TypeError):
@@ -301,6 +299,12 @@ class RayJobsClient:
             f"{self.address.shown} answers, but /{path} is not what a Ray dashboard serves there; correct "
             "the url or its path prefix."
         )
+
+
+def _head_of(answer: Any) -> str | None:
+    nodes = answer["data"]["result"]["result"]
+    heads = (node for node in nodes if node.get("state") == "ALIVE" and node.get("is_head_node"))
+    return next((str(node["node_id"]) for node in heads), None)
 
 
 def _job_path(submission_id: str) -> str:

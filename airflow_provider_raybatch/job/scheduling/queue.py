@@ -4,7 +4,7 @@
 A replica asks when it can take rows (:meth:`PullQueue.pull`), and reports in the same call what it has
 finished. docs/internals/scheduling.md tells which rows it gets, in which order. `row_index.py` knows which
 rows no replica has, and where their content comes from; `prefetch_target.py` how many a replica gets, and
-`rebalance.py` how many it gives back. What a replica held when it died is free at once, or suspected of
+`replica_state.py` how many it gives back. What a replica held when it died is free at once, or suspected of
 having killed the engine (`poison_search.py`).
 
 The caller passes the time. A call costs array operations over the rows that it moves and that the replica
@@ -12,10 +12,6 @@ holds, and where no row is free a look at the sixteen replicas that hold most be
 """
 
 from __future__ import annotations
-
-import heapq
-import math
-from collections.abc import Set
 
 import numpy as np
 
@@ -27,14 +23,11 @@ from airflow_provider_raybatch.job.scheduling.messages import (
 )
 from airflow_provider_raybatch.job.scheduling.poison_search import Group, PoisonSearch
 from airflow_provider_raybatch.job.scheduling.prefetch_target import (
-    EARLY_SECONDS,
     Speed,
     Speeds,
     prefetch_target,
-    to_fill,
-    to_move,
 )
-from airflow_provider_raybatch.job.scheduling.replica_state import ReplicaState
+from airflow_provider_raybatch.job.scheduling.replica_state import ReplicaState, ReplicaStates
 from airflow_provider_raybatch.job.scheduling.row_index import (
     ContentLocations,
     Ordinals,
@@ -43,27 +36,21 @@ from airflow_provider_raybatch.job.scheduling.row_index import (
     no_rows,
 )
 
-_LOOKED_AT = 16
-"""Of the replicas with rows to give back, those with most: a thousand would take milliseconds a call."""
-
 
 class PullQueue:
     """Every row is with one living replica at a time, until it is finished."""
 
     def __init__(self, pieces: RowIndex) -> None:
-        self._replicas: dict[str, ReplicaState] = {}
+        self._replicas = ReplicaStates()
         self._locations = ContentLocations(pieces)
         self.free = PendingRows(pieces, self._locations)
         self._speeds = Speeds()
-        self._ahead: dict[str, int] = {}
-        """Rows that replicas may give back and were not told to, where there are some."""
         self._search = PoisonSearch()
-        self._unanswered = 0
         self._row_bytes = pieces.total_bytes / max(1, self.free.count)
         self.starting = 0
-        """Replicas whose engine is not ready yet: rows beyond a replica's slots are left for them."""
+        """ReplicaStates whose engine is not ready yet: rows beyond a replica's slots are left for them."""
         self.coming = 0
-        """Replicas that will join within seconds: their share is left for them."""
+        """ReplicaStates that will join within seconds: their share is left for them."""
         self.unfinished = self.free.count
 
     @property
@@ -78,7 +65,7 @@ class PullQueue:
             self.free.count
             or self._search.groups
             or len(self._search.poison)
-            or self._ahead
+            or self._replicas.ahead
             or any(one.owes for one in self._replicas.values())
         )
 
@@ -112,7 +99,7 @@ class PullQueue:
         share, soon = (self._speeds.share(name, self.coming + more) for more in (0, self.starting))
         free, pace = self.free.count, replica.speed.pace
         most, ask_below, has_share = prefetch_target(
-            replica.slots, pace, share, soon, free, free + self._unanswered, self._row_bytes
+            replica.slots, pace, share, soon, free, free + self._replicas.unanswered, self._row_bytes
         )
         is_test = (
             replica.group is not None
@@ -126,9 +113,9 @@ class PullQueue:
             rows = replica.isolate(self._next_group(name, replica.on_probation))
         borrow, put = self._locations.give(name, replica.take(rows, failed))
         if not self.free.count:
-            ask_below = self._ask_of_others(name, now, None if is_test else most, ask_below)
+            ask_below = self._replicas.ask_of_others(name, now, None if is_test else most, ask_below)
         give_back = replica.take_owed()
-        self._update(name, replica)
+        self._replicas.count(name)
         return Assignment(
             rows=rows,
             borrow=borrow,
@@ -150,7 +137,7 @@ class PullQueue:
             return ()
         returned = replica.give_back(rows)
         self.free.put_back(returned)
-        self._update(name, replica)
+        self._replicas.count(name)
         return self._locations.lend(name, returned)
 
     def finish(self, name: str, rows: Ordinals, proves: bool = True) -> None:
@@ -229,48 +216,7 @@ class PullQueue:
     def _count(self, name: str, replica: ReplicaState, now: float, report: PullRequest) -> None:
         self.unfinished -= replica.report(now, report)
         self._speeds.set(name, replica.slots, replica.speed.rate)
-        self._update(name, replica)
-
-    def _ask_of_others(self, name: str, now: float, most: int | None, ask_below: int) -> int:
-        """Without free rows, a replica's next ones come from others: it asks earlier, and they return some.
-
-        :param most: see :meth:`_rebalance`; ``None`` for a replica that tests rows, and takes none of others.
-        :returns: the number of rows below which the replica asks again.
-        """
-        replica = self._replicas[name]
-        others = self._ahead.keys() - {name}
-        if not others:
-            return min(ask_below, replica.at_once)
-        ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
-        if most is not None and replica.unanswered < ask_below and now >= replica.waits_until:
-            self._rebalance(now, replica, most, others)
-        return ask_below
-
-    def _rebalance(self, now: float, replica: ReplicaState, most: int, others: Set[str]) -> None:
-        """Let the one with most to give return rows, so that both end together.
-
-        :param most: rows that the replica would hold then; more would go back and forth.
-        :param others: those with rows ahead.
-        """
-        own, lacks = replica.load, most - replica.unanswered
-        looked_at = heapq.nlargest(_LOOKED_AT, others, key=self._ahead.__getitem__)
-        rows = {other: to_move(now, own, self._replicas[other].load) for other in looked_at}
-        if not any(rows.values()):
-            rows = {looked_at[0]: to_fill(own, self._ahead[looked_at[0]])}
-        richest = max(rows, key=rows.__getitem__)
-        count = min(lacks, rows[richest])
-        if count > 0:
-            replica.await_others(now)
-            self._replicas[richest].owe(count)
-            self._update(richest, self._replicas[richest])
-
-    def _update(self, name: str, replica: ReplicaState) -> None:
-        """Keep the sum of unanswered rows, and which replicas have rows ahead."""
-        self._unanswered += replica.recount()
-        if (ahead := replica.ahead) > 0:
-            self._ahead[name] = ahead
-        else:
-            self._ahead.pop(name, None)
+        self._replicas.count(name)
 
     def _next_group(self, name: str, on_probation: bool) -> Group | None:
         """The next suspected rows for an empty engine; for one on probation a single row."""
@@ -281,9 +227,7 @@ class PullQueue:
 
     def _forget(self, name: str) -> None:
         """Forget a replica, and free what it had."""
-        replica = self._replicas.pop(name)
-        self._unanswered -= replica.counted
-        self._ahead.pop(name, None)
+        replica = self._replicas.forget(name)
         self._speeds.drop(name)
         self._locations.drop(name)
         self._search.drop(name)

@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pull queue's state of one replica: which rows it holds, what it has reported, how fast it is."""
+"""The pull queue's state of the replicas: which rows each holds, what it has reported, how fast it is."""
 
 from __future__ import annotations
 
+import heapq
+import math
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from airflow_provider_raybatch.job.scheduling.messages import MOST_WAITING, PullRequest
 from airflow_provider_raybatch.job.scheduling.poison_search import Group
-from airflow_provider_raybatch.job.scheduling.prefetch_target import EARLY_SECONDS, Load, Speed
+from airflow_provider_raybatch.job.scheduling.prefetch_target import (
+    EARLY_SECONDS,
+    Load,
+    Speed,
+    to_fill,
+    to_move,
+)
 from airflow_provider_raybatch.job.scheduling.row_index import Ordinals, no_rows
+
+_LOOKED_AT = 16
+"""Of the replicas with rows to give back, those with most: a thousand would take milliseconds a call."""
 
 
 @dataclass
@@ -135,3 +147,65 @@ class ReplicaState:
         """How many unanswered rows it has more than when they were last counted."""
         before, self.counted = self.counted, self.unanswered
         return self.counted - before
+
+
+class ReplicaStates(dict[str, ReplicaState]):
+    """The living replicas by name.
+
+    :ivar unanswered: rows that they have and have not answered, as they were last counted.
+    :ivar ahead: rows that each may give back and was not told to, where there are some.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unanswered = 0
+        self.ahead: dict[str, int] = {}
+
+    def count(self, name: str) -> None:
+        """Count a replica's rows again."""
+        replica = self[name]
+        self.unanswered += replica.recount()
+        if (ahead := replica.ahead) > 0:
+            self.ahead[name] = ahead
+        else:
+            self.ahead.pop(name, None)
+
+    def forget(self, name: str) -> ReplicaState:
+        """Take a replica out."""
+        replica = self.pop(name)
+        self.unanswered -= replica.counted
+        self.ahead.pop(name, None)
+        return replica
+
+    def ask_of_others(self, name: str, now: float, most: int | None, ask_below: int) -> int:
+        """Without free rows, a replica's next ones come from others: it asks earlier, and they return some.
+
+        :param most: rows that the replica would hold then; more would go back and forth. ``None`` for one
+            that tests rows, and takes none of others.
+        :returns: the number of rows below which the replica asks again.
+        """
+        replica = self[name]
+        others = self.ahead.keys() - {name}
+        if not others:
+            return min(ask_below, replica.at_once)
+        ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
+        if most is not None and replica.unanswered < ask_below and now >= replica.waits_until:
+            self._rebalance(now, replica, most, others)
+        return ask_below
+
+    def _rebalance(self, now: float, replica: ReplicaState, most: int, others: Set[str]) -> None:
+        """Let the one with most to give return rows, so that both end together.
+
+        :param others: those with rows ahead.
+        """
+        own, lacks = replica.load, most - replica.unanswered
+        looked_at = heapq.nlargest(_LOOKED_AT, others, key=self.ahead.__getitem__)
+        rows = {other: to_move(now, own, self[other].load) for other in looked_at}
+        if not any(rows.values()):
+            rows = {looked_at[0]: to_fill(own, self.ahead[looked_at[0]])}
+        richest = max(rows, key=rows.__getitem__)
+        count = min(lacks, rows[richest])
+        if count > 0:
+            replica.await_others(now)
+            self[richest].owe(count)
+            self.count(richest)

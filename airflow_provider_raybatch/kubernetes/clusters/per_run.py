@@ -191,16 +191,10 @@ class PerRunClusters(Place):
         )
         return await cluster.locate(api, rayjob)
 
-    async def _own(self, api: KubernetesClient, run: RunRef) -> list[RayJobState]:
-        """The RayJobs of a run that are not being deleted, the latest last."""
-        found = await clusters_of_run(api, run.key)
-        own = [one for one in found if one.run_token == run.key.run_token and not one.deleting]
-        return sorted(own, key=lambda one: one.number)
-
     async def latest_job(self, run: RunRef) -> LatestJob | None:
         """See :meth:`Place.latest_job`."""
         async with self.kubernetes.api() as api:
-            own = await self._own(api, run)
+            own = await _rayjobs_of(api, run)
             if not own or not own[-1].job_id:
                 return None
             cluster = await self._found(api, run, own[-1])
@@ -209,7 +203,7 @@ class PerRunClusters(Place):
     async def cluster_of(self, run: RunRef, *, batch: bool = True) -> Cluster | None:
         """See :meth:`Place.cluster_of`."""
         async with self.kubernetes.api() as api:
-            own = await self._own(api, run)
+            own = await _rayjobs_of(api, run)
             if not own:
                 return None
             last = own[-1]
@@ -221,7 +215,7 @@ class PerRunClusters(Place):
     async def stop_run(self, run: RunRef, log: Log, timeout: float = STOP_TIMEOUT) -> list[str]:  # noqa: ASYNC109 - handed on
         """See :meth:`Place.stop_run`."""
         async with self.kubernetes.api() as api:
-            own = await self._own(api, run)
+            own = await _rayjobs_of(api, run)
             for rayjob in own:
                 await self._end(api, run, rayjob, log, timeout)
         return [rayjob.name for rayjob in own]
@@ -229,7 +223,7 @@ class PerRunClusters(Place):
     async def release_run(self, run: RunRef, log: Log, uid: str | None = None, *, ended: bool = True) -> None:
         """See :meth:`Place.release_run`."""
         async with self.kubernetes.api() as api:
-            for rayjob in await self._own(api, run):
+            for rayjob in await _rayjobs_of(api, run):
                 if uid is not None and rayjob.uid != uid:
                     continue
                 if ended:
@@ -253,7 +247,7 @@ class PerRunClusters(Place):
         if earlier is not None:
             return [name for one in earlier for name in await self.stop_run(one, log)]
         async with self.kubernetes.api() as api:
-            own = await self._own(api, run)
+            own = await _rayjobs_of(api, run)
             return await release_older(api, run.key, own[-1]) if own else []
 
     async def mark_cleared(self, run: RunRef) -> None:
@@ -262,3 +256,10 @@ class PerRunClusters(Place):
     async def was_cleared(self, run: RunRef) -> bool:
         """See :meth:`mark_cleared`."""
         return False
+
+
+async def _rayjobs_of(api: KubernetesClient, run: RunRef) -> list[RayJobState]:
+    """The RayJobs of a run that are not being deleted, the latest last."""
+    found = await clusters_of_run(api, run.key)
+    own = [one for one in found if one.run_token == run.key.run_token and not one.deleting]
+    return sorted(own, key=lambda one: one.number)

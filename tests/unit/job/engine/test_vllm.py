@@ -152,6 +152,7 @@ def test_where_the_context_could_cut_a_choice_all_is_generated() -> None:
     engine = engine_of(Model(eager=0.0))
     prompt = "Review:"
     engine._max_model_len = len(TOKENIZER.encode(prompt)) + len("very positive")
+    engine._forget_requests()
     sampling = {"temperature": 0, "max_tokens": 3, "structured_outputs": {"choice": LABELS["shades"]}}
     (encoded,) = engine.encode([Request(prompt=prompt, sampling=sampling)])
     assert encoded.choices is None

@@ -62,7 +62,7 @@ def test_a_replica_says_at_once_how_many_rows_it_lets_in(place: Place) -> None:
     queue = place.coordinator._queue
 
     def waits() -> bool:
-        return queue._ahead.get(replica.process) == 600 - 256 and len(Scripted.asked) == 256
+        return queue._replicas.ahead.get(replica.process) == 600 - 256 and len(Scripted.asked) == 256
 
     meanwhile(replica, waits, replica.draining.set)
     assert len(Scripted.asked) == 256
@@ -81,7 +81,7 @@ def test_what_is_in_the_engine_is_not_for_others(place: Place) -> None:
         await until(lambda: len(Scripted.asked) == 320)
         Scripted.events["wait for it"].set()
         await until(lambda: coordinator._queue._replicas[replica.process].answered == 1)
-        assert coordinator._queue._ahead[replica.process] == 600 - 320
+        assert coordinator._queue._replicas.ahead[replica.process] == 600 - 320
         replica.draining.set()
         await working
 

@@ -178,4 +178,4 @@ def test_what_waits_for_another_rows_answer_is_not_for_others() -> None:
         held += len(queue.pull("waits", float(second), PullRequest(waiting=held)).rows)
     assert held > MOST_WAITING * 4
     queue.pull("waits", 50.0, PullRequest(waiting=held))
-    assert queue._ahead == {}
+    assert queue._replicas.ahead == {}
