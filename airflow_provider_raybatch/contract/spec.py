@@ -158,13 +158,13 @@ class BatchInferenceSpec(Identity):
     @property
     def with_tools(self) -> dict[str, BatchInferenceSpec]:
         """The specs of the questions that offer tools, by their steps; by an empty name without steps."""
-        return {one.step_name: one for one in self.step_specs() if one.tools is not None}
+        return {one.step_name: one for one in self.questions() if one.tools is not None}
 
     @model_validator(mode="after")
     def _steps_have_their_engine(self) -> BatchInferenceSpec:
         if not self.steps:
             return self
-        asked = list(zip(self.steps, self.step_specs(), strict=True))
+        asked = list(zip(self.steps, self.questions(), strict=True))
         check_fan_out([
             FanOut(one.question, one.asks_several, one.sampling, one.response_schema) for _, one in asked
         ])
@@ -175,7 +175,7 @@ class BatchInferenceSpec(Identity):
         ])
         return self
 
-    def step_specs(self) -> tuple[BatchInferenceSpec, ...]:
+    def questions(self) -> tuple[BatchInferenceSpec, ...]:
         """A spec for each step, as if it were the only question; this one itself without steps.
 
         :raises ValueError: a step is wrong; one sentence, with its name.
@@ -223,5 +223,5 @@ class BatchInferenceSpec(Identity):
     def keeps_logprobs(self) -> bool:
         """Whether the dataset has log probabilities."""
         if self.steps:
-            return any(step.keeps_logprobs for step in self.step_specs())
+            return any(step.keeps_logprobs for step in self.questions())
         return bool(kept_logprobs(self.sampling, self.lines_sample))

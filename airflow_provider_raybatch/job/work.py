@@ -142,7 +142,7 @@ class Job:
 
     :param folder: the destination.
     :param part_folder: where this submission keeps its parts, relative to `folder`.
-    :param earlier_steps: of a job that asks in steps, those before the last one, each as a job of its own.
+    :param before: of a job that asks in steps, those before the last one, each as a job of its own.
     :param answers: of each earlier step, the parts that were there before this job.
     """
 
@@ -153,33 +153,33 @@ class Job:
     keyer: Keyer
     credentials: AwsCredentials | None = None
     environment: dict[str, SecretStr] = field(default_factory=dict)
-    earlier_steps: tuple[Job, ...] = ()
+    before: tuple[Job, ...] = ()
     answers: tuple[tuple[Part, ...], ...] = ()
 
     @property
-    def steps(self) -> tuple[Job, ...]:
+    def questions(self) -> tuple[Job, ...]:
         """What is asked about each row, in order; this job alone where that is one question."""
-        return (*self.earlier_steps, self)
+        return (*self.before, self)
 
     @property
     def first(self) -> Job:
         """What is asked first about each row."""
-        return self.steps[0]
+        return self.questions[0]
 
     @property
     def tasks(self) -> list[Task]:
         """What each question asks and yields, in order."""
-        return [step.task for step in self.steps]
+        return [step.task for step in self.questions]
 
     @property
     def part_folders(self) -> list[str]:
         """The `part_folder` of each question, in order."""
-        return [step.part_folder for step in self.steps]
+        return [step.part_folder for step in self.questions]
 
     @property
     def run_folders(self) -> tuple[str, ...]:
         """The :attr:`run_folder` of each question, in order, with a slash at its end."""
-        return tuple(f"{step.run_folder}/" for step in self.steps)
+        return tuple(f"{step.run_folder}/" for step in self.questions)
 
     @property
     def run_folder(self) -> str:
@@ -191,12 +191,12 @@ class Job:
         """The earlier steps whose completions this step's answers are about, by name; else none."""
         asked = self.spec.question
         names = asked.family if asked.step.each is not None else ()
-        return {name: self.earlier_steps[asked.earlier.index(name)] for name in names}
+        return {name: self.before[asked.earlier.index(name)] for name in names}
 
     @property
     def swaps_adapters(self) -> bool:
         """Whether an engine holds fewer adapters at once than rows of a step choose among."""
-        return any(step.spec.swaps_adapters for step in self.steps)
+        return any(step.spec.swaps_adapters for step in self.questions)
 
     @property
     def task(self) -> Task:
@@ -208,7 +208,7 @@ def own_columns(job: Job, columns: pa.Table) -> pa.Table:
     """Of a row's columns, those that parts of this step keep: all, or what earlier steps have added."""
     if job.spec.question.is_last:
         return columns
-    made = {name for step in job.earlier_steps for name in step.task.column_names}
+    made = {name for step in job.before for name in step.task.column_names}
     return columns.select([name for name in columns.column_names if name in made])
 
 

@@ -147,7 +147,7 @@ def spec_of_fields(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     own = {name: copy.deepcopy(given[name]) for name in _COLLECTIONS if name in given}
     data = {**_some(format=format_of_source), **given, **own, "source": paths}
     spec = parse(BatchInferenceSpec, data)
-    for one in (spec, *(spec.step_specs() if spec.steps else ())):
+    for one in (spec, *(one for one in spec.questions() if one is not spec)):
         _check_request(one)
     return spec
 

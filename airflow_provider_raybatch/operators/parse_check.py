@@ -164,7 +164,7 @@ def unknown_names(spec: BatchInferenceSpec) -> list[str]:
     """A sentence for each name of a sampling parameter or engine argument that only the cluster can judge."""
     if not spec.has_vllm_sampling:
         return []
-    given = {"sampling": ({name for one in spec.step_specs() for name in one.sampling}, SAMPLING)}
+    given = {"sampling": ({name for one in spec.questions() for name in one.sampling}, SAMPLING)}
     if spec.engine != "echo":
         given["engine_args"] = (set(spec.engine_args), ENGINE_ARGS)
     sentences = []

@@ -79,7 +79,7 @@ def check_names(spec: BatchInferenceSpec) -> None:
     """
     if (known := vllm_compat.engine_arg_names()) is not None:
         _check_names("engine_args", spec.engine_args, known, "argument")
-        for step in spec.step_specs():
+        for step in spec.questions():
             check_sampling_names(step.sampling, schema_name(step))
 
 

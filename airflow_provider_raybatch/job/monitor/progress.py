@@ -106,41 +106,41 @@ class SteadyRate:
     """
 
     def __init__(self) -> None:
-        self._steps: deque[tuple[float, int]] = deque()
+        self._counts: deque[tuple[float, int]] = deque()
 
     def add(self, now: float, count: int) -> None:
         """Add a reading; the first one starts the measurement.
 
         :param count: units so far. A lower count than before means that units were lost and are redone.
         """
-        if not self._steps:
-            self._steps.append((now, count))
+        if not self._counts:
+            self._counts.append((now, count))
             return
-        last = self._steps[-1][1]
+        last = self._counts[-1][1]
         if count < last:
-            self._steps = deque((at, known - last + count) for at, known in self._steps)
+            self._counts = deque((at, known - last + count) for at, known in self._counts)
         elif count > last:
-            self._steps.append((now, count))
+            self._counts.append((now, count))
         while (
-            len(self._steps) > _LEAST_STEPS
-            and self._steps[1][0] <= now - _WINDOW
-            and self._steps[-1][1] - self._steps[1][1] >= _LEAST_COUNT
+            len(self._counts) > _LEAST_STEPS
+            and self._counts[1][0] <= now - _WINDOW
+            and self._counts[-1][1] - self._counts[1][1] >= _LEAST_COUNT
         ):
-            self._steps.popleft()
+            self._counts.popleft()
 
     def rate(self, now: float) -> float | None:
         """Units per second, ``None`` while it is not known."""
-        if len(self._steps) < _LEAST_STEPS:
+        if len(self._counts) < _LEAST_STEPS:
             return None
-        steps = list(self._steps)
-        longest_pause = max(later[0] - earlier[0] for earlier, later in pairwise(steps))
-        silence = max(0.0, now - steps[-1][0] - longest_pause)
-        steps[-1] = (steps[-1][0] + silence, steps[-1][1])
-        seconds, count = _between(steps[0], steps[-1])
+        counts = list(self._counts)
+        longest_pause = max(later[0] - earlier[0] for earlier, later in pairwise(counts))
+        silence = max(0.0, now - counts[-1][0] - longest_pause)
+        counts[-1] = (counts[-1][0] + silence, counts[-1][1])
+        seconds, count = _between(counts[0], counts[-1])
         if seconds < _LEAST_SECONDS or count < _LEAST_COUNT:
             return None
-        middle = next(step for step in reversed(steps[:-1]) if steps[-1][0] - step[0] >= seconds / 2)
-        younger_seconds, younger_count = _between(middle, steps[-1])
+        middle = next(one for one in reversed(counts[:-1]) if counts[-1][0] - one[0] >= seconds / 2)
+        younger_seconds, younger_count = _between(middle, counts[-1])
         whole, younger = count / seconds, younger_count / younger_seconds
         return whole if whole / _STEADY <= younger <= whole * _STEADY else None
 

@@ -85,7 +85,7 @@ def with_rows_left(error: Exception, job: Job, rows: int) -> Exception:
 def _answers_kept(job: Job, rows: int) -> str:
     """How many answers there are to each step before the last one; empty where there are none."""
     found = []
-    for step in job.earlier_steps:
+    for step in job.before:
         kept = look_back(job.folder, step.run_folder, rows).rows
         if kept and step.spec.step_name:
             found.append(f"{step.spec.step_name} {kept:,}")

@@ -152,7 +152,7 @@ def report_of(
 
 def _told(tally: Tally) -> dict[str, Any]:
     """What the report tells of answers: of one question in its own fields."""
-    told = [one.told for one in tally.steps]
+    told = [one.told for one in tally.questions]
     if told and told[0].step is None:
         return {name: getattr(told[0], name) for name in ("prompt_tokens", "output_tokens", "answers")}
     reasons: Counter[str] = sum((Counter(one.finish_reasons) for one in told), Counter())

@@ -122,13 +122,13 @@ class CountedAnswers:
 class Tally:
     """What was counted in one range, or in many.
 
-    :param steps: of good rows, by step.
+    :param questions: of good rows, by question.
     :param examples: of failed rows, by step.
     :param values: rows of samples whose request only a user's function makes, by ordinal.
     :param flaw: why something of it is missing.
     """
 
-    steps: list[CountedAnswers] = field(default_factory=list)
+    questions: list[CountedAnswers] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     examples: dict[str, list[FailedExample]] = field(default_factory=dict)
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -143,9 +143,9 @@ class Tally:
 
     def _take(self, other: Tally, wanted: Wanted) -> None:
         self.flaw = self.flaw or other.flaw
-        for mine, theirs in zip(self.steps, other.steps, strict=False):  # one may have a flaw
+        for mine, theirs in zip(self.questions, other.questions, strict=False):  # one may have a flaw
             mine.merge(theirs)
-        self.steps = self.steps or other.steps
+        self.questions = self.questions or other.questions
         self.samples = lowest([*self.samples, *other.samples], wanted.samples)
         self.values |= other.values
         kept = {one.ordinal for one in self.samples}
@@ -160,18 +160,18 @@ def tally_of(good: pa.Table, bad: pa.Table, tasks: Sequence[Task], wanted: Wante
     :param good: those of the dataset, and `bad` the failed ones.
     :param tasks: of all steps; rows are those of the last one.
     """
-    steps = [CountedAnswers.of(task) for task in tasks]
+    questions = [CountedAnswers.of(task) for task in tasks]
     samples, examples, values, flaw = list[Sample](), dict[str, list[FailedExample]](), dict[int, Any](), None
     try:
         if good.num_rows:
-            for counted, task, rows in zip(steps, tasks, _by_step(good, tasks), strict=True):
+            for counted, task, rows in zip(questions, tasks, _by_step(good, tasks), strict=True):
                 counted.add(rows, task, has_content=bool(wanted.samples))
         if wanted.samples:
             samples = samples_of(good, tasks, wanted.of_range, values)
             examples = examples_of(bad)
     except Exception as error:  # the dataset matters more
         flaw = _flaw(error, wanted)
-    return Tally(steps, samples, examples, values, flaw)
+    return Tally(questions, samples, examples, values, flaw)
 
 
 def _flaw(error: Exception, wanted: Wanted) -> str:

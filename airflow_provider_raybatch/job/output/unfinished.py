@@ -287,7 +287,7 @@ def _samples(folder: Folder, parts: Sequence[Part], spec: BatchInferenceSpec) ->
         with suppress(Exception):  # some rows less
             table = read_columns(folder, part, (*FAILED_COLUMNS, "output"))
             rows = table.filter(table["ok"])
-            *earlier, last = map(task_of, spec.step_specs())
+            *earlier, last = map(task_of, spec.questions())
             tasks = [*earlier, last.measured([rows["output"]])]
             found |= {one.ordinal: one for one in samples_of(rows, tasks, spec.report_samples, {})}
     return lowest(list(found.values()), spec.report_samples)

@@ -125,14 +125,14 @@ class JobPhases:
         batch, self._facts = self._services.batch, Facts(self._spec, self._services)
         batch.check()
         if (committed := self._open()) is not None:
-            return self._found_committed(committed)
+            return _found_committed(self._services, committed)
         checked = self._check()
         source = checked.surveyed.source
         try:
             batch.check()
             kept = self._reuse(checked)
             if isinstance(kept, BatchManifest):
-                return self._found_committed(kept)
+                return _found_committed(self._services, kept)
             return self._generate(checked, *kept)
         except Exception as error:
             if batch.is_ended_by(error, lambda: publishing.is_answered(checked.job, source)):
@@ -202,7 +202,7 @@ class JobPhases:
             launch.load(checked.engine.model)
         self._plan = plan = launch.plan(spec, found.remaining)
         services.start_up.ended("earlier")
-        if not job.earlier_steps:  # else more answers may be found
+        if not job.before:  # else more answers may be found
             reusing.wait_for_nodes(services, spec, found.remaining, plan)
         if (committed := reusing.claim(services, spec, job, checked.surveyed.source.rows)) is not None:
             return committed
@@ -212,21 +212,20 @@ class JobPhases:
         if kept.remaining != found.remaining:
             # The store's index names them, but their data was gone or unreadable.
             self._plan = plan = launch.plan(spec, kept.remaining)
-        if job.earlier_steps:
+        if job.before:
             reusing.wait_for_nodes(services, spec, kept.remaining, plan)
         return kept, plan
 
     def _generate(self, checked: CheckedJob, kept: reusing.KeptAnswers, plan: Plan) -> Summary:
         """Generate the answers that are missing, and publish all."""
-        services, parts, surveyed = self._services, kept.parts, checked.surveyed
+        services, parts, source = self._services, kept.parts, checked.surveyed.source
         ran = generating.generate(services, self._control, self._records or (), checked, kept, plan)
         if ran is not None:
             self._ran = ran
             generating.check_generated(services, checked, kept.tolerance, ran)
             parts = [*parts, *ran.parts]
-        check, tolerance = checked.engine.check, kept.tolerance
-        made = publishing.Publication(self._spec, surveyed.source, check, kept.job, plan, tolerance)
-        return self._publish(made, parts)
+        known = self._spec, source, checked.engine.check, kept.job, plan, kept.tolerance
+        return self._publish(publishing.Publication(*known), parts)
 
     def _publish(self, made: publishing.Publication, parts: Sequence[Part]) -> Summary:
         """Publish what is finished, and clean up."""
@@ -247,12 +246,12 @@ class JobPhases:
         services.nodes.close()
         committed = self._open() if self._records is None else services.journal.committed()
         if committed is not None:
-            return self._found_committed(committed)
+            return _found_committed(self._services, committed)
         made = publishing.look_up(self._facts, spec, self._job, self._plan)
         self._job, self._plan, rows = made.job, made.plan, made.source.rows
         has_claimed = services.recorder.record is not None
         if not has_claimed and (committed := reusing.claim(services, spec, made.job, rows)) is not None:
-            return self._found_committed(committed)
+            return _found_committed(self._services, committed)
         services.recorder.spent(services.money.own_gpu_seconds)
         try:
             parts = publishing.add_unanswered(services, made)
@@ -268,7 +267,7 @@ class JobPhases:
         :returns: the error as users see it.
         """
         if isinstance(error, DamagedPartError):
-            for step in job.steps:
+            for step in job.questions:
                 mark_damaged(step.folder, step.run_folder)
         failure = error if self._spec.shows_rows else public_error(error)
         if rows is not None:
@@ -276,14 +275,6 @@ class JobPhases:
         failure_class, sentence = diagnose(failure)
         self._services.recorder.end(without_queries(sentence), failure_class)
         return failure
-
-    def _found_committed(self, manifest: BatchManifest) -> Summary:
-        """Report the dataset of an earlier submission of this run, which may have failed to."""
-        journal = self._services.journal
-        renew_copy(journal.folder, journal)
-        renew_report_copies(journal.folder, journal)
-        self._services.emit(events.Committed(summary=manifest.summary(), reused=True))
-        return manifest.summary()
 
     def report_failure(self, error: Exception) -> None:
         """Write the report of a job that fails, unless the destination is another's."""
@@ -303,3 +294,12 @@ class JobPhases:
             journal.check if own is not None else journal.check_owner,
             self._job.part_folder if own is not None and self._job is not None else None,
         )
+
+
+def _found_committed(services: Services, manifest: BatchManifest) -> Summary:
+    """Report the dataset of an earlier submission of this run, which may have failed to."""
+    journal = services.journal
+    renew_copy(journal.folder, journal)
+    renew_report_copies(journal.folder, journal)
+    services.emit(events.Committed(summary=manifest.summary(), reused=True))
+    return manifest.summary()

@@ -95,7 +95,7 @@ def _answered(checked: CheckedJob, job: Job) -> dict[str, int]:
     return {
         step.spec.step_name: ledger.rows
         + sum(one.ok for one in parts if one.path.startswith(f"{step.part_folder}/"))
-        for step, ledger, parts in zip(job.earlier_steps, checked.earlier_steps, job.answers, strict=True)
+        for step, ledger, parts in zip(job.before, checked.before, job.answers, strict=True)
     }
 
 
@@ -146,7 +146,7 @@ def _rows_to_do(
         return work(source, plan.rows_per_chunk, resolved, kept.repetitions)
     todo = input_of(source, resolved, kept.repetitions)
     earlier = None
-    if job.spec.deduplicate and job.earlier_steps:  # those to first steps were looked for
+    if job.spec.deduplicate and job.before:  # those to first steps were looked for
         earlier = earlier_answers(job, checked.earlier.files, kept.store)
     swaps = job.first.spec.swaps_adapters
     grouping = regroup.grouping_for(todo, plan, surveyed.prefix, surveyed.lengths, swaps)

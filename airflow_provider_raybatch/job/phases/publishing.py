@@ -104,7 +104,7 @@ def publish_rows(
     figures = _figures(services, made, ran)
     with _storing(services, control, made, asked):
         manifest = prepare(
-            made.spec.step_specs()[-1],
+            made.spec.questions()[-1],
             journal,
             parts,
             made.source.rows,
@@ -151,7 +151,7 @@ def _figures(services: Services, made: Publication, ran: Ran) -> RunStatistics:
 
 def _judge(services: Services, made: Publication, manifest: BatchManifest) -> None:
     """Count the rows that failed when their columns were made, and say what became of blank ones."""
-    spec = made.spec.step_specs()[-1]
+    spec = made.spec.questions()[-1]
     if spec.postprocess is not None or spec.response_schema is not None:
         when = (
             "the columns of response_format were made"
@@ -173,7 +173,7 @@ def _answers(run: str, job: Job, ran: Ran) -> list[StepParts]:
         found[number].append(part)
     return [
         StepParts(step.task, parts, step.part_folder, run)
-        for parts, step in zip(found, job.earlier_steps, strict=True)
+        for parts, step in zip(found, job.before, strict=True)
     ]
 
 

@@ -74,7 +74,7 @@ class KeptAnswers:
 def find_answers(services: Services, checked: CheckedJob) -> FoundAnswers:
     """Find the rows that need no request."""
     surveyed, earlier, job = checked.surveyed, checked.earlier, checked.job
-    spec, store, steps = surveyed.spec, surveyed.store, checked.earlier_steps
+    spec, store, before = surveyed.spec, surveyed.store, checked.before
     # A client has seen which lines have failed: these are answered.
     given_up = earlier.given_up(spec.max_row_attempts if spec.served_batch is None else 1)
     tolerance = replace(surveyed.tolerance, given_up=int(np.count_nonzero(given_up)))
@@ -82,10 +82,10 @@ def find_answers(services: Services, checked: CheckedJob) -> FoundAnswers:
     resolved = read_only(earlier.good | given_up)
     regenerates = spec.on_clear == "regenerate" and services.journal.is_cleared()
     stored = None if store is None or regenerates else StoredResponses(store)
-    answered = np.any([resolved, *(step.good for step in steps)], axis=0)
-    ledger, emit = (*steps, earlier)[0], services.emit
+    answered = np.any([resolved, *(one.good for one in before)], axis=0)
+    ledger, emit = (*before, earlier)[0], services.emit
     reuse = plan_reuse(job.first, surveyed.source, ledger, answered, stored, keys_over_the_cluster, emit)
-    done = resolved if steps else resolved | reuse.rows
+    done = resolved if before else resolved | reuse.rows
     return FoundAnswers(tolerance, resolved, reuse, stored, int(np.count_nonzero(~done)))
 
 
@@ -150,7 +150,7 @@ def _reuse_steps(services: Services, checked: CheckedJob, found: FoundAnswers) -
 
     :returns: the job with the parts of its earlier steps; parts of the last step that were written.
     """
-    answers = [*(list(step.parts) for step in checked.earlier_steps), []]
+    answers = [*(list(step.parts) for step in checked.before), []]
     answers[0] += found.cached
     files, source = checked.earlier.files, checked.surveyed.source
 

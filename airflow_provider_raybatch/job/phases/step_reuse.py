@@ -54,7 +54,7 @@ def reuse_steps(
     :param resolved: rows that are complete.
     :param answers: of each step, its parts; those that are written are added.
     """
-    for number, step in enumerate(job.steps[1:], 1):
+    for number, step in enumerate(job.questions[1:], 1):
         known = replace(step, answers=tuple(tuple(some) for some in answers[:number]))
         has_answer = add_up(step.folder, answers[number], source.rows).good
         answers[number] += _reuse(known, source, resolved | has_answer, caches)
@@ -113,7 +113,7 @@ def keys_of_step(items: Sequence[WorkItem], step: Job) -> RequestKeys:
             own = [
                 (ordinal, one, last)
                 for ordinal, one, last in zip(at, stand, before, strict=True)
-                if one.step == len(step.earlier_steps)
+                if one.step == len(step.before)
             ]
             requests = versioned(render_all(render, [one.rows.rows[one.place] for _, one, _ in own]), access)
             for (ordinal, _, last), request in zip(own, requests, strict=True):

@@ -101,16 +101,16 @@ class CheckedEngine:
 class StepLedgers:
     """What earlier submissions finished of the same input and requests.
 
-    :param earlier_steps: of each step before the last one.
+    :param before: of each step before the last one.
     """
 
-    earlier_steps: tuple[Ledger, ...]
+    before: tuple[Ledger, ...]
     last: Ledger
 
     @property
     def first(self) -> Ledger:
         """The ledger of the first step."""
-        return (*self.earlier_steps, self.last)[0]
+        return (*self.before, self.last)[0]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class CheckedJob:
     """A job that has passed all checks.
 
     :param job: as replicas get it.
-    :param earlier: what earlier submissions finished of its last step; `earlier_steps` of the steps before.
+    :param earlier: what earlier submissions finished of its last step; `before` of the steps before.
     :param asked: what the requests depend on.
     """
 
@@ -126,7 +126,7 @@ class CheckedJob:
     engine: CheckedEngine
     job: Job
     earlier: Ledger
-    earlier_steps: Sequence[Ledger]
+    before: Sequence[Ledger]
     asked: Asked
 
 
@@ -163,7 +163,7 @@ def checked_job(
     """
     jobs: list[Job] = []
     chain = ""
-    for step in spec.step_specs():
+    for step in spec.questions():
         keyer = Keyer(step, checked.generation_defaults, checked.digests)
         digest = request_config_digest(step, journal.submission, keyer)
         chain = json_digest([chain, digest, step.question.step.decides])
@@ -177,7 +177,7 @@ def checked_job(
                 keyer=keyer,
                 credentials=secrets.aws,
                 environment=credentials.environment(secrets),
-                earlier_steps=tuple(jobs),
+                before=tuple(jobs),
             )
         )
     return jobs[-1]

@@ -42,7 +42,7 @@ def _of_each_step(check: Callable[[BatchInferenceSpec, Source], None]) -> Check:
 
     @wraps(check)
     def look(spec: BatchInferenceSpec, source: Source) -> None:
-        for step in spec.step_specs():
+        for step in spec.questions():
             check(step, source)
 
     return Check(look)
@@ -86,7 +86,7 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
 
 def _check_first_step(spec: BatchInferenceSpec, source: Source) -> None:
     """Apart from the others: its rows can be rendered though a later step lacks a column."""
-    _check_columns(spec.step_specs()[0], source)
+    _check_columns(spec.questions()[0], source)
 
 
 def _missing(field: str, name: str, columns: list[str], where: str, csv: SourceFile | None) -> PreflightError:
@@ -154,7 +154,7 @@ def check_conditions(spec: BatchInferenceSpec, source: Source) -> None:
     :raises PreflightError: no row fulfils a condition.
     """
     made: dict[str, pa.DataType] = {}
-    for step in spec.step_specs() if spec.steps else ():
+    for step in spec.questions():
         _check_step(step, source, made)
         schema = schema_of(task_of(step))
         made |= dict(zip(schema.names, schema.types, strict=True))

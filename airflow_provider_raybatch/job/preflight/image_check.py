@@ -98,8 +98,8 @@ def check_echo_images(spec: BatchInferenceSpec, requests: Sequence[Request]) -> 
 
 def _refuse(spec: BatchInferenceSpec, requests: Sequence[Request], why: str) -> None:
     if have_images(spec, requests):
-        step = next((f"steps: {step.name}: " for step in spec.steps or () if step.images), "")
-        raise PreflightError(f"{step}images: model {spec.model!r} can't be given any: {why}.")
+        prefix = next((one.step_prefix for one in spec.questions() if one.images), "")
+        raise PreflightError(f"{prefix}images: model {spec.model!r} can't be given any: {why}.")
 
 
 TEXT_MODEL, IMAGES = Check(refuse_text_model), Check(check_images)

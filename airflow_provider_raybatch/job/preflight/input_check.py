@@ -61,7 +61,7 @@ class SampledRows(NamedTuple):
 
     def of_all_steps(self, spec: BatchInferenceSpec) -> SampledRows:
         """With requests as engines get them; for later steps, whose rows are not known, one each."""
-        first, *later = spec.step_specs()
+        first, *later = spec.questions()
         if not first.step_name or not self.requests:
             return self
         unknown = replace(self.requests[0], sampling={})
@@ -220,7 +220,7 @@ def _with_late_columns(
     spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None
 ) -> Source:
     """Add columns of JSONL that arguments name and only later rows have; their type is not known yet."""
-    missing = {name for step in spec.step_specs() for name in named_columns(step)} - {*source.columns}
+    missing = {name for step in spec.questions() for name in named_columns(step)} - {*source.columns}
     if source.listing.format != "jsonl" or source.rows <= _SAMPLE_ROWS or not missing:
         return source
     reader, late = Reader(source.listing, None, credentials), set[str]()

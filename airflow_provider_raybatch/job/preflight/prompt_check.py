@@ -122,7 +122,7 @@ def check_later_steps(
     :raises PreflightError: a step can use none of these rows.
     :raises RaybatchError: more rows fail than `tolerance` allows for the whole input.
     """
-    for step in spec.step_specs()[1:]:
+    for step in spec.questions()[1:]:
         if step.columns_of_source:
             earlier = {name.lower() for name in step.question.earlier_columns}
             is_sure = earlier.isdisjoint(map(str.lower, step.condition_columns))

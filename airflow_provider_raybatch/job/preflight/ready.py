@@ -83,12 +83,12 @@ def _ids(services: Services, spec: BatchInferenceSpec, source: Source) -> None:
 
 
 def _sample(services: Services, spec: BatchInferenceSpec, source: Source) -> SampledRows:
-    first = spec.step_specs()[0]
+    first = spec.questions()[0]
     return apart_if_users_code(first, sample)(first, source, services.secrets.aws)
 
 
 def _rows(services: Services, spec: BatchInferenceSpec, source: Source, sampled: SampledRows) -> None:
-    check_rows(spec.step_specs()[0], sampled, tolerance_of(spec, source), services.emit)
+    check_rows(spec.questions()[0], sampled, tolerance_of(spec, source), services.emit)
 
 
 def _later_steps(services: Services, spec: BatchInferenceSpec, source: Source) -> None:
@@ -118,7 +118,7 @@ def _job(services: Services, spec: BatchInferenceSpec, source: Source, model: Mo
 
 def _earlier(services: Services, source: Source, job: Job) -> StepLedgers:
     place, rows = services.journal.folder, source.rows
-    *earlier, last = [look_back(place, step.run_folder, rows) for step in job.steps]
+    *earlier, last = [look_back(place, step.run_folder, rows) for step in job.questions]
     return StepLedgers(tuple(earlier), last)
 
 
@@ -191,4 +191,4 @@ def look_for_parts(facts: Facts, surveyed: SurveyedInput, engine: CheckedEngine)
     if refusal is not None and surveyed.store is None and not earlier.last.files:
         refusal.unless(earlier.last.good)  # at once, without the keys of all rows
     asked = asked_by(engine.spec, engine.check.generation_defaults, engine.check.digests)
-    return CheckedJob(surveyed, engine, job, earlier.last, earlier.earlier_steps, asked)
+    return CheckedJob(surveyed, engine, job, earlier.last, earlier.before, asked)

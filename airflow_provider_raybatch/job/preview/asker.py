@@ -103,10 +103,10 @@ async def _answered(
 
 
 async def _asked(asking: Asking, engine: Engine, stop: threading.Event) -> list[RowAnswer]:
-    steps = await asyncio.to_thread(PreviewedSteps, asking.job, engine)
-    rows = await asyncio.to_thread(steps.begin, asking.read)
+    questions = await asyncio.to_thread(PreviewedQuestions, asking.job, engine)
+    rows = await asyncio.to_thread(questions.begin, asking.read)
     while rows and not stop.is_set():
-        requests = steps.requests(rows)
+        requests = questions.requests(rows)
         encoded = await asyncio.to_thread(engine.encode, requests)
         encoded = await asyncio.to_thread(_with_images, asking.job, engine, requests, encoded, stop)
         if stop.is_set():
@@ -114,8 +114,8 @@ async def _asked(asking: Asking, engine: Engine, stop: threading.Event) -> list[
         generated = await _generated(engine, encoded, stop)
         rows = [replace(row, result=made) for row, made in zip(rows, generated, strict=True)]
         if not stop.is_set():
-            rows = await asyncio.to_thread(steps.next, rows)
-    return [] if stop.is_set() else steps.answers()
+            rows = await asyncio.to_thread(questions.next, rows)
+    return [] if stop.is_set() else questions.answers()
 
 
 def _with_images(
@@ -160,12 +160,12 @@ async def _one(engine: Engine, encoded: Any) -> Any:
         return died(error)
 
 
-class PreviewedSteps:
+class PreviewedQuestions:
     """What the steps of a job answer, and what they ask next."""
 
     def __init__(self, job: Job, engine: Engine) -> None:
         self._shown: list[_Shown] = []
-        self._writers = [_ShownAnswers(step, engine, self._shown) for step in job.steps]
+        self._writers = [_ShownAnswers(step, engine, self._shown) for step in job.questions]
         works = zip(steps_of(job, engine, ""), self._writers, strict=True)
         self._asker = RowAsker(job, [replace(work, writer=writer) for work, writer in works])
 

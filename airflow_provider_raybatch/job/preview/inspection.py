@@ -217,8 +217,8 @@ def asked(facts: Facts, step: int = 0) -> Job:
     The source must be known.
     """
     if (job := facts.get(Job)) is not None:
-        return job.steps[step]
-    services, spec = facts[Services], facts[BatchInferenceSpec].step_specs()[step]
+        return job.questions[step]
+    services, spec = facts[Services], facts[BatchInferenceSpec].questions()[step]
     return Job(
         spec=spec,
         listing=facts[Source].listing,

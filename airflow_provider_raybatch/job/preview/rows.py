@@ -88,7 +88,7 @@ def preview(facts: Facts, wanted: PreviewRequest, refusals: Refusals) -> Preview
         if wanted.ask and spec.engine != "ray_data_llm" and job is not None and would_run(facts):
             # A row that the first step skips may be asked by a later one.
             sound = PreviewedRows(rows).sound(wanted.ask)
-            may_ask = {row.ordinal for row in sound if spec.steps or not row.is_skipped}
+            may_ask = {row.ordinal for row in sound if job.before or not row.is_skipped}
             with refusals.caught():
                 read = read_rows(job, picked, may_ask)
     before = len(refusals.sentences)
@@ -110,11 +110,11 @@ def end_of_preview(facts: Facts, made: PreviewedRows, refusals: Refusals) -> Pre
 
 def _shown(facts: Facts, counted: Counted, is_first: bool, refusals: Refusals) -> list[PreviewRow]:
     job, ledgers = facts.get(Job), facts.get(StepLedgers)
-    own = {} if job is None else _keys(job.steps[0].keyer, counted, is_first)
+    own = {} if job is None else _keys(job.questions[0].keyer, counted, is_first)
     known: dict[int, Answered] = {}
     if job is not None and ledgers is not None:
         with refusals.caught():
-            known = answered(job.steps[0], ledgers.first, store_of(facts), own, refusals.emit)
+            known = answered(job.questions[0], ledgers.first, store_of(facts), own, refusals.emit)
     first: dict[bytes, int] = {}
     shares = facts[BatchInferenceSpec].deduplicate
     rows = []

@@ -63,9 +63,9 @@ def plan_report(facts: Facts, request: PreviewRequest, refusals: Refusals) -> Pl
     if source is not None and facts.get(SampledRows) is not None:
         with refusals.caught():
             counted = _counted(facts, source, request, refusals)
-            for number, step in enumerate(spec.steps or ()):
+            for number, question in enumerate(spec.questions()):
                 if number and (one := _counted(facts, source, request, refusals, number)) is not None:
-                    later[step.name] = one.model_copy(update={"cut_offs": ()})
+                    later[question.step_name] = one.model_copy(update={"cut_offs": ()})
         if counted is not None and not counted.is_sample:
             with refusals.caught():
                 remaining = _remaining(facts, source, refusals)
@@ -127,7 +127,7 @@ def _remaining(facts: Facts, source: Source, refusals: Refusals) -> int:
     spec, job, ledgers = facts[BatchInferenceSpec], facts.get(Job), facts.get(StepLedgers)
     if job is None or ledgers is None:
         return unfinished(facts)
-    if spec.steps:
+    if job.before:
         refusals.note(
             "steps: answers in the response store and of earlier inputs were not looked for, so fewer rows "
             "may be asked"

@@ -33,7 +33,7 @@ second for a vocabulary of 128,000, in which no request moves."""
 class ReplicaProcess:
     """What a replica makes at its start, and its worker works with.
 
-    :ivar job: with `plan`, `reader`, `steps` and `asker`, as soon as the job is known.
+    :ivar job: with `plan`, `reader`, `questions` and `asker`, as soon as the job is known.
     :ivar coordinator: handle of the coordinator.
     :ivar process: name of the process.
     :ivar inflight: rows in the engine, while there is a worker.
@@ -43,7 +43,7 @@ class ReplicaProcess:
     job: Job
     plan: Plan
     reader: Reader
-    steps: Sequence[StepWork]
+    questions: Sequence[StepWork]
     asker: RowAsker
     engine: Engine
     begun: CrashLog

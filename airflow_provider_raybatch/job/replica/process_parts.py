@@ -45,7 +45,7 @@ class PartWriter:
         self._engine = engine
         self._process = process
         self._parts = 0
-        self._names = [step.spec.step_name for step in job.steps]
+        self._names = [step.spec.step_name for step in job.questions]
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Make results of what the engine gave."""

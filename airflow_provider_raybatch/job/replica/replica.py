@@ -180,10 +180,10 @@ class Replica(ReplicaProcess):
             job, self.plan = ray.get(told[0])
             self.job, self._has_job = job, True
             self.reader = reader_of(job)
-            if any(step.spec.question.step.each for step in job.steps):
+            if any(step.spec.question.step.each for step in job.questions):
                 self.engine = TogetherEngine(self.engine)
-            self.steps = steps_of(job, self.engine, self.process)
-            self.asker = RowAsker(job, self.steps)
+            self.questions = steps_of(job, self.engine, self.process)
+            self.asker = RowAsker(job, self.questions)
         return self._has_job
 
     async def _work(self) -> None:

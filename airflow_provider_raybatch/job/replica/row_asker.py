@@ -50,9 +50,9 @@ class RowAsker:
     :ivar shares: whether rows that ask the same share an answer.
     """
 
-    def __init__(self, job: Job, steps: Sequence[StepWork]) -> None:
-        self._steps = steps
-        self._last = len(steps) - 1
+    def __init__(self, job: Job, questions: Sequence[StepWork]) -> None:
+        self._questions = questions
+        self._last = len(questions) - 1
         self.shares = job.spec.deduplicate
         self._tasks = job.tasks
         self._way, self._known = Way(job), KnownAnswers(job)
@@ -82,7 +82,7 @@ class RowAsker:
 
     def requests(self, rows: Sequence[Row]) -> list[Request]:
         """What the engine is asked for rows that make a request."""
-        return [self._steps[row.step].request(row.prepared.request) for row in rows]  # type: ignore[arg-type]
+        return [self._questions[row.step].request(row.prepared.request) for row in rows]  # type: ignore[arg-type]
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Make results of what the engine gave."""
@@ -111,7 +111,7 @@ class RowAsker:
                 for row in self._after(number, one):
                     (ended if row.result is SKIPPED else further).append(row)
                     uncounted += row.result is SKIPPED
-        written, found = self._written(self._steps[-1], ended) if ended else ([], [])
+        written, found = self._written(self._questions[-1], ended) if ended else ([], [])
         return Written([one.part for one in written], ended, answers, further, uncounted, keys + found)
 
     def _share(self, followers: Mapping[Row, Sequence[Row]]) -> None:
@@ -149,7 +149,7 @@ class RowAsker:
         found: dict[int, list[Row]] = {}
         for row in rows:
             found.setdefault(row.step, []).append(row)
-        return [(self._steps[number], some) for number, some in sorted(found.items())]
+        return [(self._questions[number], some) for number, some in sorted(found.items())]
 
     def _after(self, step: int, written: WrittenPart) -> list[Row]:
         """What rows ask next that a step has answered."""
@@ -179,11 +179,11 @@ class RowAsker:
             number = min(step, self._last)
             if step <= self._last:
                 again = {at: repetitions[place] for at, place in enumerate(places) if place in repetitions}
-                builder = self._steps[step].builder
+                builder = self._questions[step].builder
                 last = [before[place] for place in places]
                 prepared = builder.ask(values, again if step == 0 else {}, killer, last)
             else:
-                prepared = [self._steps[-1].builder.skipped(value) for value in values]
+                prepared = [self._questions[-1].builder.skipped(value) for value in values]
             for place, one in zip(places, prepared, strict=True):
                 stands = standing[place]
                 asked = step <= self._last and one.request is not NOT_ASKED

@@ -106,7 +106,7 @@ class RowImages:
             return loaded
         self._bytes += sum(one.nbytes for one in loaded.pixels)
         self._rows += 1
-        prepared = self._replica.steps[row.step].builder.keyed(row.prepared, loaded.images)
+        prepared = self._replica.questions[row.step].builder.keyed(row.prepared, loaded.images)
         self._replica.begun.begin(row.ordinal)  # the engine's processor reads the pixels, too
         attach = self._replica.engine.attach
         loop = asyncio.get_running_loop()

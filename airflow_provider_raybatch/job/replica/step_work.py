@@ -56,7 +56,7 @@ class StepWork:
 
 def _access(step: Job) -> ImageAccess | None:
     spec = step.spec
-    may_share = bool(step.earlier_steps) or spec.rows_decide or step.keyer.may_be_greedy
+    may_share = bool(step.before) or spec.rows_decide or step.keyer.may_be_greedy
     if not (spec.deduplicate and spec.may_have_images and may_share):
         return None
     return image_access(step.spec, step.listing, step.credentials)
@@ -80,5 +80,5 @@ def steps_of(job: Job, engine: Any, process: str) -> list[StepWork]:
             step.spec.sampling if step.spec.step_name else None,
             Ranking(step) if step.family else None,
         )
-        for step in job.steps
+        for step in job.questions
     ]

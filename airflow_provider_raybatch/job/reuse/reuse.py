@@ -237,12 +237,12 @@ def parts_of_steps(job: Job) -> list[tuple[Job, list[Part]]]:
 
     Where a job has several, those of other configurations are left out: which columns they have is not known.
     """
-    if not job.earlier_steps or job.spec.submission is None:
+    if not job.before or job.spec.submission is None:
         return [(job, parts_of_task(job))]
     files = job.folder.list(layout.task_folder(job.spec.submission))
     return [
         (step, [part for part in _usable(step, files) if part.path.startswith(folder)])
-        for step, folder in zip(job.steps, job.run_folders, strict=True)
+        for step, folder in zip(job.questions, job.run_folders, strict=True)
     ]
 
 
@@ -251,7 +251,7 @@ def earlier_answers(job: Job, files: Sequence[Entry], store: ResponseStore | Non
 
     :param job: its last step; and `files`, all that the task keeps.
     """
-    found = {part for step in job.steps for part in _usable(step, files)}
+    found = {part for step in job.questions for part in _usable(step, files)}
     if not found and store is None:
         return None
     ordered = sorted(found, key=lambda part: (part.path.startswith(job.run_folders), part.path))

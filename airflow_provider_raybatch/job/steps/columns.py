@@ -26,7 +26,7 @@ def schema_of(task: Task) -> pa.Schema:
 
 def with_steps(source: pa.Schema, job: Job) -> pa.Schema:
     """Columns of the source, and those that the steps before the last one add."""
-    added = [column for step in job.earlier_steps for column in schema_of(step.task)]
+    added = [column for step in job.before for column in schema_of(step.task)]
     return pa.schema([*source, *added])
 
 
@@ -86,11 +86,10 @@ def reader_of(job: Job, whole: bool = True, earlier_images: bool = True) -> Read
     :param whole: see :class:`~airflow_provider_raybatch.job.input.reader.Reader`.
     :param earlier_images: whether steps before this one, whose answers are there, need their images.
     """
-    steps = job.steps
-    texts = {name for step in steps for name in step.spec.text_columns()}
-    made = {name for step in steps for name in step.task.column_names}
+    texts = {name for step in job.questions for name in step.spec.text_columns()}
+    made = {name for step in job.questions for name in step.task.column_names}
     columns: list[str] | None = []
-    for step in steps:
+    for step in job.questions:
         shows = earlier_images or step is job
         spec = step.spec if shows else step.spec.model_copy(update={"images": []})
         needed, row_id = needed_columns(spec), filter(None, [spec.id_column])

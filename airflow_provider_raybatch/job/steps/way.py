@@ -50,8 +50,10 @@ class Way:
 
     def __init__(self, job: Job) -> None:
         self._tasks = job.tasks
-        self._conditions = [step.spec.question.step if step.spec.step_name else None for step in job.steps]
-        self._texts = [_texts(step.spec) if step.spec.on_blank == "null" else () for step in job.steps]
+        self._conditions = [
+            step.spec.question.step if step.spec.step_name else None for step in job.questions
+        ]
+        self._texts = [_texts(step.spec) if step.spec.on_blank == "null" else () for step in job.questions]
         self._made = [frozenset(name.lower() for name in task.column_names) for task in self._tasks]
 
     def begin(

@@ -51,7 +51,7 @@ class Replica:
         self.job, self.engine = job, Engine()
         self.plan = SimpleNamespace(replicas=1)
         builder = SimpleNamespace(keyed=lambda prepared, images: prepared)
-        self.steps = [SimpleNamespace(builder=builder)]
+        self.questions = [SimpleNamespace(builder=builder)]
         self.begun = SimpleNamespace(begin=lambda ordinal: None)
         self._threads = ThreadPoolExecutor(1)
 

@@ -107,7 +107,7 @@ def refused(*steps: dict[str, Any], **fields: Any) -> str:
 class TestSplit:
     def test_each_step_asks_as_if_it_were_the_only_one(self) -> None:
         whole = in_steps(sampling={"temperature": 0.5, "max_tokens": 9}, postprocess="labels:parse")
-        draft, repair, judge = whole.step_specs()
+        draft, repair, judge = whole.questions()
         assert (draft.prompt, draft.output_prefix, draft.response_schema) == (
             "Write about {row.topic}",
             "draft_",
@@ -125,7 +125,7 @@ class TestSplit:
         assert [one.steps for one in (draft, repair, judge)] == [None, None, None]
 
     def test_steps_know_their_place(self) -> None:
-        asked = [one.asked_step for one in in_steps().step_specs()]
+        asked = [one.asked_step for one in in_steps().questions()]
         assert [(one.step.name, one.number, one.is_last) for one in asked if one is not None] == [
             ("draft", 0, False),
             ("repair", 1, False),
@@ -133,7 +133,7 @@ class TestSplit:
         ]
 
     def test_only_a_step_that_goes_on_has_the_column_of_reasons(self) -> None:
-        draft, repair, _ = in_steps().step_specs()
+        draft, repair, _ = in_steps().questions()
         assert {"draft_response", "draft_rejected", "draft_title"} <= draft.made_columns
         assert "repair_response" in repair.made_columns
         assert "repair_rejected" not in repair.made_columns
@@ -141,7 +141,7 @@ class TestSplit:
     def test_a_spec_survives_its_journey_to_the_job(self) -> None:
         whole = in_steps()
         assert parse(BatchInferenceSpec, whole.model_dump_json()) == whole
-        for step in whole.step_specs():
+        for step in whole.questions():
             assert parse(BatchInferenceSpec, step.model_dump_json()) == step
 
 
@@ -168,7 +168,7 @@ class TestAsked:
 
 class TestDigests:
     def digests(self, *steps: dict[str, Any], **fields: Any) -> list[str]:
-        return [one.response_digest for one in in_steps(*steps, **fields).step_specs()]
+        return [one.response_digest for one in in_steps(*steps, **fields).questions()]
 
     def test_another_judge_changes_only_its_own_digest(self) -> None:
         other = {**JUDGE, "messages": [{"role": "user", "content": "Judge harshly {row.draft_title}"}]}
@@ -201,14 +201,14 @@ class TestImages:
     def test_each_step_shows_its_own(self) -> None:
         again = {**self.JUDGE, "images": ["other", "scan"]}
         whole = in_steps(self.READ, again, {**self.JUDGE, "name": "last"}, keep_images=True)
-        assert [one.images for one in whole.step_specs()] == [["scan"], ["other", "scan"], []]
-        for one in (whole, *whole.step_specs()):
+        assert [one.images for one in whole.questions()] == [["scan"], ["other", "scan"], []]
+        for one in (whole, *whole.questions()):
             assert (set(one.image_columns), one.may_have_images) == ({"scan", "other"}, True)
         assert not in_steps().may_have_images
 
     def test_one_more_image_is_paid_for_in_its_step_alone(self) -> None:
-        before = in_steps(self.READ, self.JUDGE).step_specs()
-        after = in_steps({**self.READ, "images": ["scan", "other"]}, self.JUDGE).step_specs()
+        before = in_steps(self.READ, self.JUDGE).questions()
+        after = in_steps({**self.READ, "images": ["scan", "other"]}, self.JUDGE).questions()
         same = [one.response_digest == two.response_digest for one, two in zip(before, after, strict=True)]
         assert same == [False, True]
         alone = spec(prompt="Read it.", images="scan")
@@ -271,15 +271,15 @@ def test_completions_go_back_to_one_sample() -> None:
     last = {**RANKING, "name": "last", "each": "repair"}
     safety = {**RANKING, "name": "safety"}
     steps = spec(steps=[DRAFTS, other, safety, REPAIR_EACH, last, {**last, "name": "end", "each": "last"}])
-    families = [one.asked_step.family for one in steps.step_specs() if one.asked_step]
+    families = [one.asked_step.family for one in steps.questions() if one.asked_step]
     own = ["draft", "safety", "repair", "last"]
     assert families == [[], [], own[:1], own[:2], own[:3], own]
-    assert all(one.asks_several for one in steps.step_specs())
+    assert all(one.asks_several for one in steps.questions())
 
 
 @pytest.mark.parametrize("best", ["score", "fits", "maybe", "either", "level"])
 def test_what_has_an_order_ranks(best: str) -> None:
-    judge = spec(steps=[DRAFTS, {**RANKING, "best": best}]).step_specs()[-1]
+    judge = spec(steps=[DRAFTS, {**RANKING, "best": best}]).questions()[-1]
     assert {"judge_candidate", "judge_rejected", "judge_completions"} <= set(judge.step_columns)
 
 
@@ -294,7 +294,7 @@ def test_adapters_of_all_steps_are_loaded() -> None:
         "/adapters/writer": "/adapters/writer",
         "acme/critic": "acme/critic@abc",
     }
-    assert [list(one.adapter_locations) for one in whole.step_specs()] == [
+    assert [list(one.adapter_locations) for one in whole.questions()] == [
         ["/adapters/writer"],
         ["/adapters/writer"],
         ["acme/critic"],
@@ -302,7 +302,7 @@ def test_adapters_of_all_steps_are_loaded() -> None:
 
 
 def test_another_adapter_of_the_judge_leaves_the_draft() -> None:
-    before = spec(steps=[DRAFTS, {**RANKING, "adapter": "/a"}]).step_specs()
-    after = spec(steps=[DRAFTS, {**RANKING, "adapter": "/b"}]).step_specs()
+    before = spec(steps=[DRAFTS, {**RANKING, "adapter": "/a"}]).questions()
+    after = spec(steps=[DRAFTS, {**RANKING, "adapter": "/b"}]).questions()
     same = [one.response_digest == two.response_digest for one, two in zip(before, after, strict=True)]
     assert same == [True, False]

@@ -170,7 +170,7 @@ def test_steps_without_tools_keep_no_special_tokens() -> None:
     reasons = {"engine_args": {"reasoning_parser": "deepseek_r1"}, "tool_call_parser": "hermes"}
     made = spec(engine="vllm", model="m", steps=[step, {"name": "plain", "prompt": "{row.a}"}], **reasons)
     engine._callers = {name: ToolCaller(one, tokenizer) for name, one in made.with_tools.items()}
-    engine._reason(made.step_specs()[0])
+    engine._reason(made.questions()[0])
     act, plain = (answered(engine, step=step) for step in ("act", "plain"))
     assert [one["name"] for one in act.completions[0].extra["tool_calls"]] == ["add"]
     assert plain.completions[0].text == call

@@ -44,7 +44,7 @@ def job_in(folder: Folder, submission: int = 1) -> Any:
         folder=folder,
         part_folder=f"{RUN}/raybatch-x-{submission}",
         spec=SimpleNamespace(on_clear="reuse", shows_rows=True),
-        earlier_steps=(),
+        before=(),
     )
 
 

@@ -165,7 +165,7 @@ def test_each_mistake_has_a_remedy_of_steps(tmp_path: Path, assert_sentences: As
 
 
 def test_a_late_row_with_a_steps_column_fails_with_its_remedy() -> None:
-    first, _ = spec(steps=[DRAFT, JUDGE]).step_specs()
+    first, _ = spec(steps=[DRAFT, JUDGE]).questions()
     (failure,) = render_all(task_of(first).renderer(), [{"text": "a", "draft_score": 1}])
     assert isinstance(failure, RowFailure)
     assert failure.reason == (

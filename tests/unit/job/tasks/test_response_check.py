@@ -130,7 +130,7 @@ CUT = Completion("c", "length", 3)
 
 def in_step(*completions: Completion, **fields: Any) -> Any:
     step = {"name": "draft", "prompt": "{row.topic}", "sampling": {"n": 3}, "on_truncated": "error", **fields}
-    (draft,) = spec_of(steps=[step]).step_specs()
+    (draft,) = spec_of(steps=[step]).questions()
     return task_of(draft).check(Response(completions, input_tokens=5), {})
 
 
