@@ -155,7 +155,7 @@ def _samples(report: Report) -> Iterator[str]:
             of = "" if answer.step is None else f"{cell(answer.step)}: "
             for name, text in (("prompt", answer.request), ("answer", answer.response)):
                 if text is not None:
-                    yield f"  {of}{name}: {cell(cut_to(_LONGEST_TEXT, text))}"
+                    yield f"  {of}{name}: {cell(cut_to(text, _LONGEST_TEXT))}"
 
 
 def find_report(place: str, aws_conn_id: str | None, run_id: str | None = None) -> Report:

@@ -63,7 +63,7 @@ def cleaned(longest: int | None = None) -> BeforeValidator:
     def clean_text(value: object) -> object:
         # Before the check of types, which refuses lone surrogates.
         text = clean(value) if isinstance(value, str) else value
-        return text if longest is None or not isinstance(text, str) else cut_to(longest, text)
+        return text if longest is None or not isinstance(text, str) else cut_to(text, longest)
 
     return BeforeValidator(clean_text)
 

@@ -42,7 +42,7 @@ def signed_line(text: str, document: str, key: str, number: int) -> str:
     :param number: how many events the driver wrote before; makes a copy of a line worthless.
     """
     # What a follower's reader would replace can't be signed. The line's last marker is the event's own.
-    sentence = cut_to(LONGEST_SENTENCE // 4, _COLONS.sub(_WORD[1:], " ".join(clean(text).split())))
+    sentence = cut_to(_COLONS.sub(_WORD[1:], " ".join(clean(text).split())), LONGEST_SENTENCE // 4)
     document = document.replace(_WORD, f"\\u003a{_WORD[1:]}")
     header = f"{number} {len(sentence.encode())}"
     return (

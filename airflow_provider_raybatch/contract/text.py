@@ -53,7 +53,7 @@ def clean(text: str) -> str:
     return _GROUP.sub(": :", text)
 
 
-def cut_to(longest: int, text: str) -> str:
+def cut_to(text: str, longest: int) -> str:
     """`text`, cut to `longest` characters with a mark that says how many more there were."""
     if len(text) <= longest:
         return text

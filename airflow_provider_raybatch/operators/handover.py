@@ -165,7 +165,7 @@ def _failed(figures: Mapping[str, Any]) -> list[str]:
     told = []
     if failed := failed_by_itself(figures):
         why = " ".join(clean(figures.get("main_failure") or "").split())
-        told.append(f"{failed:,} failed" + (f" ({cut_to(_LONGEST_FAILURE, why)})" if why else ""))
+        told.append(f"{failed:,} failed" + (f" ({cut_to(why, _LONGEST_FAILURE)})" if why else ""))
     if unanswered := figures.get("unanswered"):
         told.append(f"{unanswered:,} not asked before the batch ended")
     return told

@@ -140,7 +140,7 @@ def _where(of_task: TaskReport) -> Shown:
         is_here = folder.startswith(f"{of_task.destination}/{DEAD_LETTER}/")
         nowhere = "The job published no dataset, and has left no file of its failed rows."
         return {
-            "folder": cut_to(_LONGEST_PATH, folder) if is_here else None,
+            "folder": cut_to(folder, _LONGEST_PATH) if is_here else None,
             "lines": None,
             "nowhere": nowhere,
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages out of Jinja2 templates, in which each text is escaped, and made fit for a page, where it is written.
+"""Pages out of Jinja2 templates, which escape each text; a page is made fit to be shown as a whole.
 
 Jinja2 travels with a job, but is imported only where a page is made.
 """
@@ -26,7 +26,7 @@ def render(template: str | Path, **shown: Any) -> str:
     :param shown: what the template asks for, as plain values; it fails where one is missing.
     """
     folder = template.parent if isinstance(template, Path) else _FOLDER
-    return environment(folder).get_template(Path(template).name).render(shown)
+    return words.fit(environment(folder).get_template(Path(template).name).render(shown))
 
 
 @cache
@@ -38,7 +38,6 @@ def environment(folder: Path = _FOLDER) -> Environment:
         loader=FileSystemLoader([folder, _FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_written,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -46,16 +45,5 @@ def environment(folder: Path = _FOLDER) -> Environment:
     )
     numbers = (words.count, words.hours, words.money, words.percent, words.seconds)
     texts = (words.value_text, words.input_row, count_of)
-    made.filters.update({one.__name__: one for one in (*numbers, *texts)}, cut=_cut)
+    made.filters.update({one.__name__: one for one in (*numbers, *texts)}, cut=cut_to)
     return made
-
-
-def _cut(text: str, longest: int) -> str:
-    return cut_to(longest, text)
-
-
-def _written(value: Any) -> Any:
-    """A value as it is written; what a macro made is HTML already."""
-    if value is None:
-        return ""
-    return value if hasattr(value, "__html__") else words.fit(str(value))

@@ -167,6 +167,6 @@ def line(value: Any) -> str:
 
 def fenced(text: str, longest: int | None = None) -> str:
     """`text` as a block of code, whose fence is longer than any in it."""
-    text = fit(text if longest is None else cut_to(longest, text))
+    text = fit(text if longest is None else cut_to(text, longest))
     fence = "`" * max([3, *(len(ticks) + 1 for ticks in _TICKS.findall(text))])
     return f"{fence}\n{text}\n{fence}"

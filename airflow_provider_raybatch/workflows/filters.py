@@ -93,7 +93,7 @@ class SchemaCheck:
         except UnicodeEncodeError:
             return Drop("not_json", "the response has half a character (a lone surrogate)")
         except (ValueError, RecursionError) as error:
-            return Drop("not_json", f"the response is not JSON ({cut_to(_LONGEST_VALUE, str(error))})")
+            return Drop("not_json", f"the response is not JSON ({cut_to(str(error), _LONGEST_VALUE)})")
         if wrong := misfit(value, self._structured):
             return Drop("schema", f"the response does not fit the schema ({wrong})")
         try:

@@ -179,7 +179,7 @@ def image_access(arguments: ImageLimits, listing: Listing, credentials: AwsCrede
 
 def shown_image(uri: str) -> str:
     """A reference as a reason may show it: without logins and signatures, and cut."""
-    return cut_to(_LONGEST_SHOWN, shown_uri(uri))
+    return cut_to(shown_uri(uri), _LONGEST_SHOWN)
 
 
 def _folder_of(uri: str) -> str:
@@ -203,14 +203,14 @@ def _check_text(uri: str) -> None:
     try:
         check_characters(uri)
     except ValueError as error:
-        raise ImageError(cut_to(_LONGEST_SHOWN, str(error))) from error
+        raise ImageError(cut_to(str(error), _LONGEST_SHOWN)) from error
 
 
 def _check_names(uri: str, names: Sequence[str]) -> None:
     """Refuse ``..`` also as ``%2e%2e``: whatever decodes it later would leave the folder."""
     for name in names:
         if not {".", ".."}.isdisjoint(unquote(name).split("/")):
-            shown = cut_to(_LONGEST_SHOWN, name)
+            shown = cut_to(name, _LONGEST_SHOWN)
             raise _refused(uri, f"has the name {shown!r} between its slashes; write the path without it")
 
 

@@ -73,7 +73,7 @@ def image_in(uri: str, what: str) -> Image:
     kind, *parameters = [one.strip().lower() for one in head.split(";")]
     if not comma or "base64" not in parameters or not kind.startswith("image/"):
         raise ImageError(
-            f"{what} has a data: URI that begins with {shown(cut_to(_LONGEST_SHOWN, DATA + head))}; write an "
+            f"{what} has a data: URI that begins with {shown(cut_to(DATA + head, _LONGEST_SHOWN))}; write an "
             "image as data:image/png;base64,..."
         )
     try:
@@ -119,7 +119,7 @@ def _with_content(content: bytes, what: str) -> Image:
 
 
 def _shown(text: str) -> str:
-    return shown(cut_to(_LONGEST_SHOWN, shown_uri(text)))
+    return shown(cut_to(shown_uri(text), _LONGEST_SHOWN))
 
 
 def taken(messages: Sequence[Any]) -> tuple[list[Any], list[Image | None]]:

@@ -164,12 +164,12 @@ def explaining(spec: BatchInferenceSpec) -> dict[str, Any]:
 
     :param spec: of all steps.
     """
-    names = {"steps", *(name for group in _EXPLAIN for name in group.model_fields)} - NOT_ARGUMENTS
+    names = {"steps"}.union(*[group.model_fields for group in _EXPLAIN]) - NOT_ARGUMENTS
     given = spec.model_dump(mode="json", include=names, exclude_defaults=True)
     ordered = {name: given[name] for name in type(spec).model_fields if name in given}
     first = {"model": spec.model, "engine": spec.engine}
     shown: dict[str, Any] = all_storable(_shown({**first, **ordered}))
-    return {**shown, "source": [cut_to(_LONGEST, shown_uri(one)) for one in spec.source[:20]]}
+    return {**shown, "source": [cut_to(shown_uri(one), _LONGEST) for one in spec.source[:20]]}
 
 
 def _shown(value: Any, name: str = "", is_secret: bool = False) -> Any:
@@ -184,7 +184,7 @@ def _shown(value: Any, name: str = "", is_secret: bool = False) -> Any:
     if isinstance(value, list):
         return [_shown(inner, name, is_secret) for inner in value]
     if isinstance(value, str):
-        return _MASK if is_secret else cut_to(_LONGEST, _SECRETS.sub(_MASK, without_queries(value)))
+        return _MASK if is_secret else cut_to(_SECRETS.sub(_MASK, without_queries(value)), _LONGEST)
     return value
 
 

@@ -201,7 +201,7 @@ def fit_to(longest: int, text: str) -> str:
 
     URLs lose their logins and queries before the cut, which may hide the end of a login.
     """
-    return cut_to(longest, without_queries(storable(text)))
+    return cut_to(without_queries(storable(text)), longest)
 
 
 def _content(content: Any) -> str:

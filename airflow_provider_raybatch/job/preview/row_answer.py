@@ -82,7 +82,7 @@ def _completions(response: Response, room: int) -> tuple[ShownCompletion, ...]:
     """The first ones, until `room` characters are used up."""
     shown = []
     for one in response.completions[:_MOST_COMPLETIONS]:
-        text = cut_to(max(100, room), clean(one.text))
+        text = cut_to(clean(one.text), max(100, room))
         room -= len(text)
         shown.append(
             ShownCompletion(text=text, finish_reason=one.finish_reason, output_tokens=one.output_tokens)
@@ -106,7 +106,7 @@ def _columns(task: Task, response: Response) -> str:
         found |= dict(zip(task.derived, table["derived"][0].as_py().values(), strict=True))
     short = {name: _short(one) for name, one in found.items()}
     made = json.dumps(short, ensure_ascii=False, default=str) if short else ""
-    return cut_to(_LONGEST_COLUMNS, clean(made))
+    return cut_to(clean(made), _LONGEST_COLUMNS)
 
 
 def _short(value: Any) -> Any:
@@ -125,9 +125,9 @@ def shown_messages(request: Request, room: int = MOST_CHARACTERS, most: int = 64
     texts = _texts(request)
     shown = []
     for role, text in texts[:most]:
-        text = cut_to(max(100, room), clean(text))
+        text = cut_to(clean(text), max(100, room))
         room -= len(text)
-        shown.append(ShownMessage(role=cut_to(100, clean(role)), text=text))
+        shown.append(ShownMessage(role=cut_to(clean(role), 100), text=text))
     left = len(texts) - len(shown)
     return (*shown, ShownMessage(role="", text=f"[{left:,} more messages]")) if left else tuple(shown)
 

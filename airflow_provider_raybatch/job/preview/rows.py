@@ -165,13 +165,13 @@ def _row(
 
 
 def _shown_id(row: PreparedRow) -> str | None:
-    return None if row.row_id is None else cut_to(200, clean(row.row_id))
+    return None if row.row_id is None else cut_to(clean(row.row_id), 200)
 
 
 def _sampling(request: Request | None) -> str:
     if request is None or not request.sampling:
         return ""
-    return cut_to(1_000, clean(json.dumps(dict(request.sampling), ensure_ascii=False, default=str)))
+    return cut_to(clean(json.dumps(dict(request.sampling), ensure_ascii=False, default=str)), 1_000)
 
 
 def answered(

@@ -113,7 +113,7 @@ class ApiRefusal:
     def message(self) -> str:
         """What the server says, in one line."""
         said = self.status.get("message")
-        return cut_to(_LONGEST_MESSAGE, " ".join(str(said).split()) if said else excerpt(self.text))
+        return cut_to(" ".join(str(said).split()) if said else excerpt(self.text), _LONGEST_MESSAGE)
 
     def no_such_object(self, request: ApiRequest) -> bool:
         """Whether the kind and the namespace are there, and this object alone is not."""

@@ -229,7 +229,7 @@ def _load_again(loader: KubeConfigLoader) -> float:
 
 
 def _unusable(kubeconfig: Kubeconfig, error: Exception) -> ClusterError:
-    cause = cut_to(_LONGEST_CAUSE, plain_reason(error))
+    cause = cut_to(plain_reason(error), _LONGEST_CAUSE)
     if cause.startswith("exec:"):
         return KubernetesLoginError(
             f"{kubeconfig.shown}: its exec plugin fails ({cause}); run its command by hand where this task "

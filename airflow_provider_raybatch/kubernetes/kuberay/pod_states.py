@@ -81,7 +81,7 @@ def worded(reason: str, message: str) -> str:
 
 def text_of(text: object) -> str:
     """A message of Kubernetes as one line that a log may show."""
-    return cut_to(_LONGEST, " ".join(clean(str(text or "")).split()))
+    return cut_to(" ".join(clean(str(text or "")).split()), _LONGEST)
 
 
 def pod_of(manifest: Mapping[str, Any]) -> Pod:

@@ -182,7 +182,7 @@ def pod_exits(pods: Sequence[Pod], events: Sequence[PodEvent] = ()) -> PodExits:
             gone = "The cluster's head pod is gone; how it ended is unknown, as when its node is lost."
             cause = Diagnosis(_NODE, gone)
     ends.sort(key=lambda end: not end.head)
-    lines = [cut_to(_LONGEST_LINE, f"{end.shown}: {end.end.message}") for end in ends]
+    lines = [cut_to(f"{end.shown}: {end.end.message}", _LONGEST_LINE) for end in ends]
     if len(lines) > _MOST_LINES:
         lines[_MOST_LINES - 1 :] = [f"{count_of(len(lines) - _MOST_LINES + 1, 'more pod')} ended."]
     return PodExits(tuple(lines), cause)

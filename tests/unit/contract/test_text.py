@@ -63,8 +63,8 @@ def test_plain_data_is_made_storable_at_any_depth() -> None:
 
 
 def test_long_text_is_cut_with_a_mark() -> None:
-    assert cut_to(30, "x" * 30) == "x" * 30
-    assert cut_to(30, "x" * 1031) == "xxxxxx [1,001 more characters]"
+    assert cut_to("x" * 30, 30) == "x" * 30
+    assert cut_to("x" * 1031, 30) == "xxxxxx [1,001 more characters]"
 
 
 def test_a_count_has_its_noun() -> None:

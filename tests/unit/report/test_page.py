@@ -7,6 +7,7 @@ import re
 from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
@@ -15,7 +16,7 @@ from airflow_provider_raybatch.contract.manifest import Savings
 from airflow_provider_raybatch.contract.report import FailureGroup, Report
 from airflow_provider_raybatch.contract.run_numbers import Counts, LastRun
 from airflow_provider_raybatch.report.page import report_page
-from airflow_provider_raybatch.report.rendering import environment
+from airflow_provider_raybatch.report.rendering import render
 from tests.support import reports
 from tests.support.documents import PACKAGE
 
@@ -105,15 +106,19 @@ def test_the_policy_comes_before_what_it_bounds() -> None:
     }
 
 
-def test_no_template_trusts_a_text() -> None:
-    made = environment()
+def test_no_template_trusts_a_text(tmp_path: Path) -> None:
     for path in PACKAGE.rglob("*.jinja"):
         source = path.read_text(encoding="utf-8")
         assert not re.search(r"\bsafe\b|\bautoescape\b|\bMarkup\b|xmlattr|tojson|urlize", source), path
-    written = made.from_string("{{ text }}{{ nothing }}").render(text="<\u202e\x00\r>", nothing=None)
-    assert written == "&lt;[U+202E]\ufffd\n&gt;"
+    (tmp_path / "own.jinja").write_text("{{ text }}")
+    assert render(tmp_path / "own.jinja", text="<\u202e\x00\r>") == "&lt;[U+202E]\ufffd\n&gt;"
     with pytest.raises(UndefinedError):
-        made.from_string("{{ missing }}").render()
+        render(tmp_path / "own.jinja")
+
+
+@pytest.mark.parametrize("name", reports.GALLERY)
+def test_what_is_not_known_is_not_written(name: str) -> None:
+    assert "None" not in re.split(r"[<>\s]+", report_page(reports.GALLERY[name]()))
 
 
 def test_the_page_follows_what_people_ask() -> None:
