@@ -52,10 +52,8 @@ class Conflict:
     given: Of | None = None
     needs: bool = False
 
-    def broken_by(self, spec: Any) -> bool:
-        """Whether `spec` breaks the rule."""
-        if bool(self.other.holds(spec)) is self.needs:
-            return False
+    def is_given(self, spec: Any) -> bool:
+        """Whether `spec` has the argument."""
         if self.given is not None:
             return bool(self.given(spec))
         return bool(getattr(spec, self.argument) != _defaults(spec.__class__)[self.argument])
@@ -213,10 +211,13 @@ RULES: tuple[Conflict, ...] = (
 )  # fmt: skip
 """All of them, in the order in which they are looked at."""
 
+_OTHERS = tuple(dict.fromkeys(rule.other for rule in RULES))
+
 
 def first_broken(spec: Any) -> Conflict | None:
     """The first rule that a spec breaks."""
-    return next((rule for rule in RULES if rule.broken_by(spec)), None)
+    holds = {other: bool(other.holds(spec)) for other in _OTHERS}
+    return next((rule for rule in RULES if holds[rule.other] is not rule.needs and rule.is_given(spec)), None)
 
 
 class ArgumentsTogether(ContractModel):
