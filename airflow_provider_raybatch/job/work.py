@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -198,7 +199,7 @@ class Job:
         """Whether an engine holds fewer adapters at once than rows of a step choose among."""
         return any(step.spec.swaps_adapters for step in self.questions)
 
-    @property
+    @cached_property
     def task(self) -> Task:
         """What one row asks and yields."""
         return task_of(self.spec)

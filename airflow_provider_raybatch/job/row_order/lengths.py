@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 UNKNOWN = 0
@@ -57,7 +59,7 @@ class Costs:
         self._tokens = [0.0] * _LABELS
         self._learn_at = [_ROWS_TO_LEARN_FROM] * _LABELS
         self.expected = self._expected()
-        self._ranks = [*map(_steps, self.expected)]
+        self._ranks = _ranks(self.expected)
 
     def rank(self, label: int) -> int:
         """The higher, the longer the answer, in steps of 19 %: about equal rows keep their order on disk."""
@@ -71,7 +73,7 @@ class Costs:
             return False
         self._learn_at[label] = 2 * self._rows[label]
         self.expected = self._expected()
-        before, self._ranks = self._ranks, [*map(_steps, self.expected)]
+        before, self._ranks = self._ranks, _ranks(self.expected)
         return before != self._ranks
 
     def _expected(self) -> list[float]:
@@ -83,6 +85,12 @@ class Costs:
         # Unknown lengths count as average, so those rows are neither all first nor all last.
         other = sum(learned.values()) / len(learned) if learned else _USUAL
         return [*{**dict.fromkeys(range(_LABELS), other), **limits(), **learned}.values()]
+
+
+def _ranks(sizes: list[float]) -> list[int]:
+    """See :func:`_steps`, for many."""
+    ranks: list[int] = np.rint(STEPS_AN_OCTAVE * np.log2(np.maximum(1.0, sizes))).astype(int).tolist()
+    return ranks
 
 
 def _steps(size: float) -> int:

@@ -68,7 +68,7 @@ class Generate(Task):
     def _type(self, keeps_completions: bool) -> pa.StructType:
         return output_type(keeps_completions, self._groups.row_fields, self._groups.completion_fields)
 
-    @property
+    @cached_property
     def output_type(self) -> pa.StructType:
         return self._type(self.keeps_completions)
 

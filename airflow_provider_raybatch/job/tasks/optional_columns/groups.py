@@ -33,22 +33,21 @@ GROUPS: list[type[OptionalColumns]] = [
 
 
 class Groups:
-    """The groups that a job of this spec has. Picklable."""
+    """The groups that a job of this spec has. Picklable.
+
+    :ivar row_fields: of columns that a row has once.
+    :ivar completion_fields: of columns that each completion has.
+    """
 
     def __init__(self, spec: BatchInferenceSpec) -> None:
-        self._found = [group for kind in GROUPS if (group := kind(spec)).fields]
+        wanted = spec.optional_columns
+        self._found = [group for kind in GROUPS if (group := kind(spec, wanted)).fields]
         self._of_rows = [group for group in self._found if isinstance(group, ResponseColumns)]
         self._of_completions = [group for group in self._found if isinstance(group, CompletionColumns)]
-
-    @property
-    def row_fields(self) -> list[pa.Field]:
-        """Of columns that a row has once."""
-        return [field for group in self._of_rows for field in group.fields]
-
-    @property
-    def completion_fields(self) -> list[pa.Field]:
-        """Of columns that each completion has."""
-        return [field for group in self._of_completions for field in group.fields]
+        self.row_fields: list[pa.Field] = [field for group in self._of_rows for field in group.fields]
+        self.completion_fields: list[pa.Field] = [
+            field for group in self._of_completions for field in group.fields
+        ]
 
     def check(self, response: Response, sampling: Mapping[str, Any]) -> str | None:
         """Why a response is not what was asked for, by the first group that says so."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,9 +35,9 @@ class OptionalColumns:
     TYPES: ClassVar[dict[str, pa.DataType]]
     """Of its columns, by name."""
 
-    def __init__(self, spec: BatchInferenceSpec) -> None:
+    def __init__(self, spec: BatchInferenceSpec, wanted: Collection[str]) -> None:
+        """:param wanted: the optional columns of the spec."""
         self.spec = spec
-        wanted = spec.optional_columns
         self.fields = [pa.field(name, kind) for name, kind in self.TYPES.items() if name in wanted]
 
     def check(self, response: Response, sampling: Mapping[str, Any]) -> str | None:
@@ -82,9 +82,8 @@ class Rejected(ResponseColumns):
 
     TYPES: ClassVar[dict[str, pa.DataType]] = {REJECTED_COLUMN: pa.string()}
 
-    def __init__(self, spec: BatchInferenceSpec) -> None:
-        super().__init__(spec)
-        self.fields = [] if spec.asks_several else self.fields
+    def __init__(self, spec: BatchInferenceSpec, wanted: Collection[str]) -> None:
+        super().__init__(spec, () if spec.asks_several else wanted)
 
 
 class RejectedCompletions(CompletionColumns):
@@ -92,9 +91,8 @@ class RejectedCompletions(CompletionColumns):
 
     TYPES: ClassVar[dict[str, pa.DataType]] = {REJECTED_COLUMN: pa.string()}
 
-    def __init__(self, spec: BatchInferenceSpec) -> None:
-        super().__init__(spec)
-        self.fields = self.fields if spec.asks_several else []
+    def __init__(self, spec: BatchInferenceSpec, wanted: Collection[str]) -> None:
+        super().__init__(spec, wanted if spec.asks_several else ())
 
 
 class Candidates(CompletionColumns):
