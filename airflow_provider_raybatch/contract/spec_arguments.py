@@ -196,7 +196,7 @@ class Identity(SpecArguments):
     def deciding(self) -> dict[str, Any]:
         """What :attr:`response_digest` is over, by the arguments' names; `engine` with its own arguments."""
         groups = (PromptArguments, ModelArguments, ToolArguments, SamplingArguments)
-        deciding = {"images", *(name for group in groups for name in group.model_fields)}
+        deciding = {"images"}.union(*[group.model_fields for group in groups])
         left_out = {"template_time", "adapter_digests", "response_format_digest", "on_blank"}
         content = self.model_dump(mode="json", include=deciding - left_out)
         if self.response_schema is not None:

@@ -289,7 +289,8 @@ def _files(start: Path, through_links: bool, depth: int | None = None) -> Iterat
     root = start.resolve()
     listed = {root}
     for folder, subfolders, names in os.walk(start, onerror=refuse, followlinks=through_links):
-        yield from (Path(folder, name) for name in names)
+        for name in names:
+            yield Path(folder, name)
         if depth is not None and len(Path(folder).relative_to(start).parts) + 1 >= depth:
             subfolders.clear()
         elif through_links:

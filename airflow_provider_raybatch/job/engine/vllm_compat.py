@@ -224,7 +224,7 @@ def engine_arg_names() -> frozenset[str] | None:
 
 def fields_of(source: str, classes: Collection[str]) -> frozenset[str]:
     """The public fields of dataclasses and structs, without importing what they import."""
-    return frozenset(
+    return frozenset({
         inner.target.id
         for node in ast.parse(source).body
         if isinstance(node, ast.ClassDef) and node.name in classes
@@ -233,7 +233,7 @@ def fields_of(source: str, classes: Collection[str]) -> frozenset[str]:
         and isinstance(inner.target, ast.Name)
         and not inner.target.id.startswith("_")
         and "ClassVar" not in ast.unparse(inner.annotation)
-    )
+    })
 
 
 def load_tokenizer(name: str, **options: Any) -> Any:

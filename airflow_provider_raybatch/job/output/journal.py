@@ -82,8 +82,8 @@ class Journal:
 
     def _entries(self, wanted: slice) -> list[JournalEntry]:
         with error_prefix("destination"):
-            files = (entry.path for entry in self.folder.list(JOURNAL))
-            paths = sorted(path for path in files if path.endswith(".json"))[wanted]
+            files = self.folder.list(JOURNAL)
+            paths = sorted([one.path for one in files if one.path.endswith(".json")])[wanted]
             contents = list(in_order(self.folder.read, paths))
             if paths:
                 self._newest = paths[-1], contents[-1]

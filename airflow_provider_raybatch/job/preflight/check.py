@@ -31,7 +31,9 @@ class Check:
     @cached_property
     def needs(self) -> tuple[type, ...]:
         """Types of the facts that it looks at."""
-        return tuple(kind for name, kind in get_type_hints(self.look).items() if name != "return")
+        hints = get_type_hints(self.look)
+        del hints["return"]
+        return tuple(hints.values())
 
     @cached_property
     def gives(self) -> type | None:
@@ -63,14 +65,14 @@ class Facts:
 
     def allow(self, check: Check) -> bool:
         """Whether a check can be made by what is known."""
-        return self.failed.isdisjoint(check.after) and all(kind in self._known for kind in check.needs)
+        return self.failed.isdisjoint(check.after) and self._known.keys() >= {*check.needs}
 
     def find(self, check: Check) -> None:
         """Make a check, and take the fact that it finds.
 
         :raises Exception: what is wrong.
         """
-        found = check.look(*(self._known[kind] for kind in check.needs))
+        found = check.look(*map(self._known.__getitem__, check.needs))
         if check.gives is not None and found is not None:
             self._known[check.gives] = found
 
