@@ -250,7 +250,7 @@ def row_images_of(folder: Path, cluster: Cluster, attached: Any, patch: pytest.M
     replica: Any = SimpleNamespace(
         job=SimpleNamespace(spec=spec(images="image"), listing=Listing("parquet", ()), credentials=None),
         plan=SimpleNamespace(replicas=1),
-        steps=[SimpleNamespace(builder=SimpleNamespace(keyed=lambda prepared, images: prepared))],
+        questions=[SimpleNamespace(builder=SimpleNamespace(keyed=lambda prepared, images: prepared))],
         begun=CrashLog(folder / "begun"),
         engine=SimpleNamespace(attach=lambda encoded, pixels: attached),
     )
