@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.failures.public_errors import guarded_task
+from airflow_provider_raybatch.job.failures.public_reasons import guarded_task
 from airflow_provider_raybatch.job.row_order import buckets
 from airflow_provider_raybatch.job.work import Job, WorkItem
 
@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 _MOST_AT_ONCE = 64
 _SECONDS_HERE = 1.0
-"""Shorter work is done before the first worker process has started; each costs seconds of CPU."""
+_WORTH_TASKS = 5.0
+"""Seconds of work that must be left after the first: a worker process costs seconds of CPU to start."""
 
 
 def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) -> Callable[..., T]:
@@ -97,8 +98,11 @@ def parallel_map(
     :param code: see :func:`users_code`.
     :raises RaybatchError: a user's function ends its process.
     """
-    called, ends, done = users_code(**code), time.monotonic() + _SECONDS_HERE, 0
-    while not called and done < len(items) and (time.monotonic() < ends or done == len(items) - 1):
+    called, began, done = users_code(**code), time.monotonic(), 0
+    while not called and done < len(items):
+        spent, left = time.monotonic() - began, len(items) - done
+        if left > 1 and spent >= _SECONDS_HERE and spent / done * left > _WORTH_TASKS:
+            break
         yield function(items[done], shared)
         done += 1
     if done < len(items):
@@ -113,7 +117,7 @@ def keys_over_the_cluster(function: Callable[..., T], groups: Sequence[Any], job
 
 
 def cut_in_tasks(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iterable[tuple[Any, list[Any]]]:
-    """See :data:`~airflow_provider_raybatch.job.row_order.regroup.CutInTasks`."""
+    """See :data:`~airflow_provider_raybatch.job.row_order.rows_to_do.CutInTasks`."""
     code = users_code(prompt_function=cut.job.spec.prompt_function)
     slices = guarded_task(buckets.slices, cut.job.spec.shows_rows)
     return _spread(slices, groups, cut, 1 + cut.grouping.buckets, code)

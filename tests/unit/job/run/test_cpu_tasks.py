@@ -14,7 +14,7 @@ from airflow_provider_raybatch.job.run import cpu_tasks
 
 @pytest.mark.parametrize(
     ("seconds", "items", "in_tasks"),
-    [(0.0, 9, 0), (0.3, 3, 0), (0.3, 9, 5), (7.0, 1, 0), (7.0, 2, 0), (7.0, 3, 2), (1.0, 0, 0)],
+    [(0.0, 9, 0), (0.25, 24, 0), (0.25, 25, 21), (7.0, 1, 0), (7.0, 2, 0), (7.0, 3, 2)],
 )
 def test_what_takes_long_goes_on_in_tasks(
     monkeypatch: pytest.MonkeyPatch, seconds: float, items: int, in_tasks: int
