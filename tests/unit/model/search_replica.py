@@ -27,8 +27,7 @@ from airflow_provider_raybatch.job.replica import worker as worker_module
 from airflow_provider_raybatch.job.replica.process_parts import WrittenPart
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.replica.request_builder import PreparedRow
-from airflow_provider_raybatch.job.replica.row_asker import RowAsker, Written
-from airflow_provider_raybatch.job.replica.step_work import StepWork
+from airflow_provider_raybatch.job.replica.row_asker import RowAsker, StepWork, Written
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.row_order.lengths import Costs
 from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError

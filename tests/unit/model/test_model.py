@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.submission import new_run_token
 
-from .exploring import POWER, STRIDE, at, thorough
+from .exploring import EACH, POWER, STRIDE, at, thorough
 from .job import ROWS, Killed, World
 from .memory import nothing, unthreaded
 
@@ -65,7 +65,7 @@ def ends_well(world: World, token: str, beside_others: bool = False) -> None:
 @pytest.mark.parametrize("power", POWER)
 @pytest.mark.parametrize("next_token", SAME_OR_NEWER)
 def test_every_single_crash(next_token: str, power: bool) -> None:
-    for step in range(1000):
+    for step in range(0, 1000, EACH):
         world = World()
         reached = killed(world, FIRST, step, power)
         ends_well(world, next_token)
@@ -85,7 +85,7 @@ def test_every_single_crash(next_token: str, power: bool) -> None:
     ],
 )
 def test_pairs_of_crashes(next_token: str, power: bool) -> None:
-    for first in range(1000):
+    for first in range(0, 1000, EACH):
         for second in range(first % STRIDE, 1000, STRIDE):
             world = World()
             reached = killed(world, FIRST, first, power)
@@ -120,7 +120,7 @@ def zombie(world: World, step: int, meanwhile: Callable[[], None]) -> bool:
 
 @pytest.mark.parametrize("next_token", SAME_OR_NEWER)
 def test_every_preemption_of_a_zombie_by_its_successor(next_token: str) -> None:
-    for step in range(1000):
+    for step in range(0, 1000, EACH):
         world = World()
         reached = zombie(world, step, lambda world=world: ends_well(world, next_token, True))
         ends_well(world, next_token)
@@ -134,7 +134,7 @@ def test_every_preemption_of_a_zombie_by_its_successor(next_token: str) -> None:
     [pytest.param(FIRST, id="same run"), pytest.param(SECOND, id="newer run", marks=thorough)],
 )
 def test_preemptions_by_a_successor_that_is_killed(next_token: str) -> None:
-    for step in range(1000):
+    for step in range(0, 1000, EACH):
         for crash in range(step % STRIDE, 1000, STRIDE):
             world, came = World(), []
             reached = zombie(
@@ -149,7 +149,7 @@ def test_preemptions_by_a_successor_that_is_killed(next_token: str) -> None:
 
 
 def test_every_preemption_of_a_cleared_run_by_two_newer_ones() -> None:
-    for step in range(1000):
+    for step in range(0, 1000, EACH):
         world = World()
 
         def meanwhile(world: World = world) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .exploring import POWER, STRIDE, at, thorough
+from .exploring import EACH, POWER, STRIDE, at, thorough
 from .job import Killed
 from .memory import nothing
 from .store import Act, World, one_by_one, shelf
@@ -84,7 +84,7 @@ def frozen(world: World, act: Act, step: int, meanwhile: Act) -> bool:
 @pytest.mark.parametrize("power", POWER)
 @pytest.mark.parametrize("act", [add, compact])
 def test_every_single_crash(act: Act, power: bool) -> None:
-    for step in range(1000):
+    for step in range(0, 1000, EACH):
         world = shelf()
         reached = killed(world, act, step, power)
         world.check_end()
@@ -102,7 +102,7 @@ def test_every_single_crash(act: Act, power: bool) -> None:
     ids=lambda acts: " and ".join(act.__name__ for act in acts),
 )
 def test_pairs_of_crashes(acts: tuple[Act, Act], power: bool) -> None:
-    for first in range(1000):
+    for first in range(0, 1000, EACH):
         for second in range(first % STRIDE, 1000, STRIDE):
             world = shelf()
             reached = killed(world, acts[0], first, power)
@@ -131,7 +131,7 @@ def test_frozen_at_every_step_while_another_acts(act: Act, meanwhile: Act) -> No
 
 @pytest.mark.parametrize("pause", [pytest.param(0, marks=thorough), 100_000])
 def test_repeated_add_beside_a_sweep_of_its_first_try(pause: float) -> None:
-    for crash in range(1000):
+    for crash in range(0, 1000, EACH):
         for step in range(crash % SOME, 1000, SOME):
             world = shelf()
             reached = killed(world, add, crash)

@@ -6,7 +6,6 @@ By default, a sample of steps is tried for each event; ``RAYBATCH_MODEL=all`` tr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, product
@@ -19,12 +18,12 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.storage import errors
 
 from .events import EVENTS
-from .exploring import thorough
+from .exploring import EACH, EFFORT, thorough
 from .process import Wrong
 from .stand_ins import modelled
 from .task import World
 
-ALL = os.environ.get("RAYBATCH_MODEL") == "all"
+ALL = EFFORT == "all"
 MODES = [pytest.param(False, id="blocking"), pytest.param(True, id="deferrable")]
 CLUSTERS: dict[str, dict[str, Any]] = {
     "all well": {},
@@ -89,7 +88,9 @@ def test_threads_of_other_tests_do_not_change_a_world(make: Maker) -> None:
 
 
 @pytest.mark.parametrize("deferrable", MODES)
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize(
+    "cluster", [one if not fields else pytest.param(one, marks=thorough) for one, fields in CLUSTERS.items()]
+)
 @pytest.mark.parametrize("event", EVENTS)
 def test_every_single_event(make: Maker, event: str, cluster: str, deferrable: bool) -> None:
     some = sample(range(STEPS), 9, event + cluster)
@@ -119,7 +120,7 @@ def test_pairs_of_events(make: Maker, first: str, deferrable: bool) -> None:
 )
 def test_a_zombie_beside_its_successor(make: Maker, cleared: bool, deferrable: bool) -> None:
     """A process freezes before a step, and continues before a step of its successor, or after its end."""
-    some = sample(list(product(range(STEPS - 10), range(STEPS))), 29, "")
+    some = sample(list(product(range(STEPS - 10), range(STEPS))), 29 * EACH, "")
     frozen = [zombie(make(deferrable), step, later, cleared) for step, later in some]
     assert sum(frozen) > len(some) / 3
 
