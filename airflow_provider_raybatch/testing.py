@@ -21,9 +21,9 @@ from airflow_provider_raybatch.contract.base import is_import_path
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
 from airflow_provider_raybatch.contract.location import plain
 from airflow_provider_raybatch.operators.base import RayOperator
-from airflow_provider_raybatch.operators.objects import each_value
 from airflow_provider_raybatch.operators.parse_check import known_fields
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.rendering import each_value
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

@@ -20,7 +20,7 @@ import numpy as np
 from simulated_cluster import OPEN, ROW_BYTES, ROW_GROUP, Case, Outcome, Pulling, Simulation
 
 from airflow_provider_raybatch.job.row import Request
-from airflow_provider_raybatch.job.row_order import regroup
+from airflow_provider_raybatch.job.row_order import rows_to_do
 from airflow_provider_raybatch.job.row_order.grouping import sample_of
 
 SEED = 20261122
@@ -94,7 +94,7 @@ def ideal(case: Case) -> Outcome:
 def by_length(lengths: Sequence[int], replicas: int, slots: int) -> tuple[Sequence[int], tuple[int, ...]]:
     """Return lengths in the order of buckets, as CPU tasks make them, and the rows of each bucket."""
     requests = [Request(prompt="", sampling={"max_tokens": length}) for length in lengths]
-    grouping = regroup.by_length(
+    grouping = rows_to_do.by_length(
         sample_of(requests[:1000]), len(requests), len(requests) * ROW_BYTES, replicas, slots
     )
     keys = grouping.keys(requests)

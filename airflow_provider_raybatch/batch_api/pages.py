@@ -22,7 +22,7 @@ from airflow_provider_raybatch.batch_api.store.store import batch_store, usable
 from airflow_provider_raybatch.links.report import PREFIX, report_path
 from airflow_provider_raybatch.plugins.app import frame_of, readers
 from airflow_provider_raybatch.plugins.pages import Frame
-from airflow_provider_raybatch.plugins.task_key import NotShownError
+from airflow_provider_raybatch.plugins.reading import NotShownError
 from airflow_provider_raybatch.report import words
 from airflow_provider_raybatch.report.page import Shown
 from airflow_provider_raybatch.report.rendering import render

@@ -185,7 +185,7 @@ def _looked(task: BatchTask, wanted: PreviewRequest, timeout: float) -> list[Eve
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.submit.request import build_preview_request
     from airflow_provider_raybatch.hooks.credentials import job_secrets
-    from airflow_provider_raybatch.hooks.installation import known_installation_id
+    from airflow_provider_raybatch.hooks.lookup import known_installation_id
     from airflow_provider_raybatch.hooks.ray import RayHook
 
     connection = RayHook(task.ray_conn_id).read()
@@ -213,7 +213,7 @@ def _place(connection: RayConnection, secrets: Secrets | None) -> AbstractContex
     """The cluster that looks: a private one, if the connection says so."""
     if not connection.embedded:
         return nullcontext(connection.address())
-    from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
+    from airflow_provider_raybatch.cluster.local.head import embedded_cluster
     from airflow_provider_raybatch.hooks.credentials import as_environment
 
     return embedded_cluster(log=_say, env=as_environment(secrets))

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import RaybatchError, SpecError
 from airflow_provider_raybatch.contract.text import count_of, plain_reason
 from airflow_provider_raybatch.hooks.lookup import server_lookup
-from airflow_provider_raybatch.operators.objects import each_value
+from airflow_provider_raybatch.operators.rendering import each_value
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -48,7 +48,7 @@ def delete_left_clusters(
     :return: what was deleted, such as ``RayJob raybatch-...``.
     :raises RayBatchException: Kubernetes can't be reached, or refuses.
     """
-    from airflow_provider_raybatch.hooks.installation import installation_id
+    from airflow_provider_raybatch.hooks.lookup import installation_id
 
     api = KubernetesClient(KubernetesServerHook(kubernetes_conn_id).server(), namespace)
     installation = installation_id(_team())

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.cluster.jobs_api.blocking import call_within, run
 from airflow_provider_raybatch.coercion import from_text, is_absent, positive_seconds
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException, for_airflow
-from airflow_provider_raybatch.hooks.installation import installation_id
+from airflow_provider_raybatch.hooks.lookup import installation_id
 from airflow_provider_raybatch.operators.attempt import Attempt, task_key
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.own_clusters import spoils

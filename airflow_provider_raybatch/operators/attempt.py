@@ -21,7 +21,7 @@ from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
-from airflow_provider_raybatch.hooks.installation import installation_id
+from airflow_provider_raybatch.hooks.lookup import installation_id
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.handover import last_run_before
 from airflow_provider_raybatch.operators.plan import TaskRun

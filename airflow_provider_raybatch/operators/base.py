@@ -237,7 +237,7 @@ class RayOperator(CommonArguments):
     def _execute_embedded(
         self, context: Context, run: TaskRun, place: ConnectedCluster, plan: JobPlan
     ) -> Any:
-        from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
+        from airflow_provider_raybatch.cluster.local.head import embedded_cluster
 
         if not self.wait_for_completion:
             raise SpecError(

@@ -42,7 +42,6 @@ from airflow_provider_raybatch.operators.handover import (
     result_of,
 )
 from airflow_provider_raybatch.operators.misplaced import check_names
-from airflow_provider_raybatch.operators.objects import ObjectsOperator
 from airflow_provider_raybatch.operators.parse_check import (
     check_lease,
     known_fields,
@@ -51,7 +50,7 @@ from airflow_provider_raybatch.operators.parse_check import (
     warn_of_dag,
 )
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
-from airflow_provider_raybatch.operators.rendering import only_set
+from airflow_provider_raybatch.operators.rendering import ObjectsOperator, only_set
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

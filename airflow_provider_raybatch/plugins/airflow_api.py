@@ -19,7 +19,7 @@ from fastapi import HTTPException, Request
 
 from airflow_provider_raybatch.links.report import base_path
 from airflow_provider_raybatch.plugins.nights import MOST_INSTANCES, Night, instance_of, nights_of, numbers_of
-from airflow_provider_raybatch.plugins.task_key import NotShownError, TaskInstance
+from airflow_provider_raybatch.plugins.reading import NotShownError, TaskInstance
 
 _LOGIN = ("authorization", "cookie")
 _UNUSABLE = frozenset({"", ".", "..", "~"})

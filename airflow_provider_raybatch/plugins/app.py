@@ -30,7 +30,7 @@ from airflow_provider_raybatch.plugins.pages import (
     nights_page,
     report_page,
 )
-from airflow_provider_raybatch.plugins.task_key import NotShownError, TaskInstance
+from airflow_provider_raybatch.plugins.reading import NotShownError, TaskInstance
 from airflow_provider_raybatch.plugins.task_report import TaskReport, read_task_report
 from airflow_provider_raybatch.plugins.web import Readers, safely
 from airflow_provider_raybatch.report.rendering import render

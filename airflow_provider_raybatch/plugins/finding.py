@@ -31,8 +31,7 @@ from airflow_provider_raybatch.contract.manifest import (
 from airflow_provider_raybatch.contract.report import Report, parse_report
 from airflow_provider_raybatch.contract.run_numbers import is_count
 from airflow_provider_raybatch.contract.submission import TaskKey
-from airflow_provider_raybatch.plugins.reading import Destination
-from airflow_provider_raybatch.plugins.task_key import NotShownError
+from airflow_provider_raybatch.plugins.reading import Destination, NotShownError
 from airflow_provider_raybatch.storage.file import in_order
 
 MOST_VALUES = 50_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from airflow_provider_raybatch.contract.run_numbers import is_amount, numbers_in
-from airflow_provider_raybatch.plugins.task_key import TaskInstance
+from airflow_provider_raybatch.plugins.reading import TaskInstance
 
 MOST_NIGHTS = 25
 MOST_INSTANCES = 50

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.text import cut_to
 from airflow_provider_raybatch.links.report import PREFIX, base_path, report_path, task_path
 from airflow_provider_raybatch.plugins.finding import MOST_LISTED
 from airflow_provider_raybatch.plugins.nights import Night
-from airflow_provider_raybatch.plugins.task_key import TaskInstance
+from airflow_provider_raybatch.plugins.reading import TaskInstance
 from airflow_provider_raybatch.plugins.task_report import TaskReport
 from airflow_provider_raybatch.report.comparison import figures
 from airflow_provider_raybatch.report.page import Shown, quality, report_body

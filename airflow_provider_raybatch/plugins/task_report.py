@@ -19,8 +19,7 @@ from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.plugins.finding import TaskOutput, find_report
-from airflow_provider_raybatch.plugins.reading import destination_at
-from airflow_provider_raybatch.plugins.task_key import NotShownError, TaskInstance, keys_of
+from airflow_provider_raybatch.plugins.reading import NotShownError, TaskInstance, destination_at, keys_of
 
 SECTION = "raybatch"
 

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Send
 
-from airflow_provider_raybatch.plugins.task_key import NotShownError
+from airflow_provider_raybatch.plugins.reading import NotShownError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -103,7 +103,10 @@ class Rubric:
 
 
 def pairwise_prompt(criterion: str = "Which answer is correct and answers the question?") -> str:
-    """The operator's `prompt` for the dataset of :func:`both_orders`."""
+    """The operator's `prompt` for the dataset of :func:`both_orders`.
+
+    :param criterion: what makes an answer better, as one sentence to the judge.
+    """
     return (
         f"Compare two answers to a question. {criterion}\n\n"
         f"Question:\n{placeholder('question')}\n\nAnswer {FIRST}:\n{placeholder('first')}\n\n"

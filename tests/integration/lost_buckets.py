@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.row_order import regroup
+from airflow_provider_raybatch.job.row_order import rows_to_do
 from airflow_provider_raybatch.job.row_order.buckets import Gathered
 from airflow_provider_raybatch.job.row_order.grouping import ByPrefix
 from airflow_provider_raybatch.job.row_order.rows_to_do import input_of
@@ -62,10 +62,10 @@ def main(folder: Path) -> None:
 def begun(spec: Any, source: Source) -> Any:
     """Return a coordinator that has all rows in buckets, and is the only one to have them."""
     job = Job(spec, source.listing, LocalFolder(spec.destination), "parts/0", Keyer(spec, {}, Digests()))
-    regroup._AT_ONCE_BYTES = BUCKET
+    rows_to_do._AT_ONCE_BYTES = BUCKET
     resolved = np.zeros(source.rows, np.bool_)
     grouping = ByPrefix(2000, math.ceil(source.listing.files[0].size / BUCKET))
-    todo = regroup.regrouped(
+    todo = rows_to_do.regrouped(
         job, work(source, 250, resolved), input_of(source, resolved), grouping, cut_in_tasks
     )
     assert len(todo.chunks) > 1

@@ -16,7 +16,7 @@ from .end_to_end.waiting import wait_for
 
 OWNER = """
 import asyncio, sys
-from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
+from airflow_provider_raybatch.cluster.local.head import embedded_cluster
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobStatus
 

@@ -35,7 +35,7 @@ from airflow_provider_raybatch.job.replica import worker as worker_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.request.keys import Keyer, Repetitions
-from airflow_provider_raybatch.job.row_order import buckets, regroup
+from airflow_provider_raybatch.job.row_order import buckets, rows_to_do
 from airflow_provider_raybatch.job.row_order.grouping import Grouping
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
 from airflow_provider_raybatch.job.scheduling.messages import Assignment, Begun, PullRequest
@@ -120,7 +120,7 @@ def in_buckets(job: Job, source: Source, resolved: RowMask, grouping: Grouping, 
     cut = buckets.Cut(job, grouping, np.dtype(np.uint32))
     made = [buckets.slices(items[first : first + 8], cut) for first in range(0, len(items), 8)]
     together = buckets.buckets([found for found, *_ in made], [slices for _, *slices in made], most=1000)
-    return regroup.in_buckets(together, 1000.0, Repetitions())
+    return rows_to_do.in_buckets(together, 1000.0, Repetitions())
 
 
 class AtOnce:

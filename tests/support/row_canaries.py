@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.job.failures.public_errors import traceback_of
+from airflow_provider_raybatch.job.failures.public_reasons import traceback_of
 from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.openai_lines import EMBEDDINGS, chat, completion, line
 

@@ -13,8 +13,7 @@ import pytest
 from airflow_provider_raybatch.cluster.follow import poll
 from airflow_provider_raybatch.cluster.follow.poll import Followed, follow
 from airflow_provider_raybatch.cluster.jobs_api.client import Pace
-from airflow_provider_raybatch.cluster.jobs_api.log_text import LogTail
-from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobStatus
+from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobStatus, LogTail
 
 ENDING = 200
 

@@ -33,7 +33,7 @@ from airflow_provider_raybatch.job.replica import worker as worker_module
 from airflow_provider_raybatch.job.replica.coordinator import Coordinator
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.replica.worker import ReplicaWorker
-from airflow_provider_raybatch.job.row_order import regroup
+from airflow_provider_raybatch.job.row_order import rows_to_do
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input
 from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.job.run.launch import Launch
@@ -71,7 +71,7 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cluster_view, "view", lambda: ClusterView(({"CPU": 2.0},)))
     for module in (replica_module, worker_module):
         patch.setattr(module, "os", SimpleNamespace(getpid=os.getpid, _exit=_end))
-    for module in (row_images, regroup):
+    for module in (row_images, rows_to_do):
         patch.setattr(module, "ray", in_threads())
     patch.setattr(ready, "apart_if_users_code", lambda spec, function: function)
     patch.setattr(reusing, "keys_over_the_cluster", in_sequence)

@@ -23,8 +23,7 @@ from airflow_provider_raybatch.cluster.follow.outcome import (
 )
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
-from airflow_provider_raybatch.cluster.jobs_api.log_text import LogTail
-from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo
+from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, LogTail
 from airflow_provider_raybatch.cluster.jobs_api.transport import in_thread_if_large
 
 _CATCH_UP_LINES = 20 * TAIL_LINES

@@ -29,13 +29,15 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
     StopTimeoutError,
     TlsError,
 )
-from airflow_provider_raybatch.cluster.jobs_api.log_text import LogTail, fewer_lines, whole_lines
 from airflow_provider_raybatch.cluster.jobs_api.models import (
     TAIL_LINES,
     ClusterVersion,
     JobInfo,
     JobRequest,
+    LogTail,
+    fewer_lines,
     sanitised,
+    whole_lines,
 )
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport, in_thread_if_large
 from airflow_provider_raybatch.contract.text import all_storable

@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.text import without_queries, write_utf8
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.control.control import Control, EventWriter, orders_for, stop_on_sigterm
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
-from airflow_provider_raybatch.job.failures.public_errors import traceback_of
+from airflow_provider_raybatch.job.failures.public_reasons import traceback_of
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class FrontEnd(Protocol):
     def prepare(self, identity: str) -> None:
         """Let its next message open an engine.
 
-        :param identity: see :func:`~airflow_provider_raybatch.job.engine_process.opening.identity`.
+        :param identity: see :func:`~airflow_provider_raybatch.job.engine_process.proxy.identity`.
         :raises EngineDeadError: it is gone.
         """
 

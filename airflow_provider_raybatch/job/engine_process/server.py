@@ -29,7 +29,7 @@ from airflow_provider_raybatch.job.engine import gpu
 from airflow_provider_raybatch.job.engine.base import Renewable
 from airflow_provider_raybatch.job.engine.images import AT_ONCE
 from airflow_provider_raybatch.job.engine_process import fork_server
-from airflow_provider_raybatch.job.failures.public_errors import traceback_of
+from airflow_provider_raybatch.job.failures.public_reasons import traceback_of
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 _THREADS = 3

@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a row failed, in words that no row can choose: all that a job with ``report_samples=0`` says of it.
+"""What a job with ``report_samples=0`` says of failures, in words that no row can choose.
 
-Reasons quote values, keys, responses and texts of foreign exceptions. So this lists what may be said, rather
-than what may not. Dead letters and error files have the whole reason.
+Reasons of rows quote values, keys, responses and texts of foreign exceptions. So this lists what may be said,
+rather than what may not. Dead letters and error files have the whole reason.
+
+Exceptions are made public before they reach a log, an event, a file or Ray: what this package raises brings a
+public sentence along. The text of any other one may quote rows (Arrow shows the value that it can't convert),
+so only its class is said, and where it was raised.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
+import inspect
 import re
+import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.text import without_queries
+from airflow_provider_raybatch.job.failures.diagnosis import chain, diagnose, own_error
 from airflow_provider_raybatch.job.row import RowFailure
 
 _COUNT = r"\d+(?:,\d{3})*"
@@ -204,3 +214,57 @@ def kind_of_reason(reason: str) -> str:
 def _short(reason: str) -> str:
     flat = " ".join(without_queries(reason).split()).rstrip(".")
     return flat if len(flat) <= _LONGEST_REASON else flat[: _LONGEST_REASON - 3] + "..."
+
+
+T = TypeVar("T")
+
+
+def public_error(error: Exception) -> RaybatchError:
+    """The error with its public sentence alone, raised at the same place.
+
+    :returns: of the same class, if it is one of this package.
+    """
+    if (own := own_error(error)) is not None:
+        made = own.reworded(own.public)
+    else:
+        failure_class, sentence = diagnose(error, shows_rows=False)
+        made = RaybatchError(sentence, failure_class)
+    return made.with_traceback(error.__traceback__)
+
+
+@contextmanager
+def guarded(shows_rows: bool) -> Iterator[None]:
+    """Let only public errors out of a process: Ray keeps and shows the texts of those that it carries."""
+    try:
+        yield
+    except Exception as error:
+        if shows_rows:
+            raise
+        raise public_error(error) from None
+
+
+def guarded_task(function: Callable[..., T], shows_rows: bool) -> Callable[..., T]:
+    """`function`, guarded where it runs."""
+    if shows_rows:
+        return function
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        with guarded(shows_rows):
+            made = function(*arguments, **named)
+            return _guarded_values(made) if inspect.isgenerator(made) else made
+
+    return call
+
+
+def _guarded_values(made: Iterator[Any]) -> Iterator[Any]:
+    with guarded(shows_rows=False):
+        yield from made
+
+
+def traceback_of(error: BaseException, shows_rows: bool) -> str:
+    """As Python prints it; without the texts of exceptions where rows are not shown."""
+    if shows_rows:
+        return "".join(traceback.format_exception(error))
+    frames = ("".join([*traceback.format_tb(one.__traceback__), type(one).__name__]) for one in chain(error))
+    return "\n\n".join(frames)

@@ -31,7 +31,7 @@ class ReplicaProgress:
     :param tokens_in_flight: tokens so far of requests without an answer.
     :param rows_in_flight: rows in the engine.
     :param loaded: grows while it loads its model, see
-        :mod:`~airflow_provider_raybatch.job.warm_engines.measurements`.
+        :mod:`~airflow_provider_raybatch.job.warm_engines.source`.
     :param started: epoch seconds at which its process began to start the engine, or got a warm one.
     :param startup_seconds: from then until the engine was ready.
     :param imported: epoch seconds at which the engine was imported and the model was checked.

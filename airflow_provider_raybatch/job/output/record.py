@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``record.json``: what a driver notes of itself while it runs, so that a killed one is known afterwards.
 
-A note is written by a thread of its own: a slow or failing store costs nothing but the note.
+A note is written by a thread of its own: a slow or failing store costs nothing but the note. The course of
+the job, its rates and rows in flight over time, is kept in few points.
 """
 
 from __future__ import annotations
@@ -11,23 +12,109 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.base import parse_file
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError, without_examples
 from airflow_provider_raybatch.contract.layout import RECORD
-from airflow_provider_raybatch.contract.run_numbers import JobRecord
+from airflow_provider_raybatch.contract.run_numbers import JobRecord, Moment
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
-from airflow_provider_raybatch.job.monitor.series import Series
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.file import Entry, in_order
 from airflow_provider_raybatch.storage.folder import Folder, ReadableFolder
 
-if TYPE_CHECKING:  # they import Ray, and records are read without
+if TYPE_CHECKING:
     from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
     from airflow_provider_raybatch.job.monitor.start_up import StartUp
+
+MOST_POINTS = 300
+_STEP = 1.0
+"""Seconds of a point at first; twice as many each time the points become too many."""
+_LEAST = 0.1
+"""Seconds over which a rate is measured at least."""
+
+
+@dataclass
+class _Point:
+    """What was seen within one step; `tokens` count from the job's start.
+
+    :param looks: how many `rows_in_flight` were added up.
+    """
+
+    seconds: float
+    rows: int
+    tokens: int
+    rows_in_flight: int
+    replicas: int
+    looks: int = 1
+
+    def followed_by(self, later: _Point) -> _Point:
+        in_flight, looks = self.rows_in_flight + later.rows_in_flight, self.looks + later.looks
+        return _Point(later.seconds, later.rows, later.tokens, in_flight, later.replicas, looks)
+
+
+class Series:
+    """Collects readings. Neighbours are merged as the job grows long, so the memory is bounded.
+
+    :param began: epoch seconds of the job's start.
+    """
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._step = _STEP
+        self._points: dict[int, _Point] = {}
+        self._first = 0.0
+
+    def add(self, reports: Sequence[ReplicaProgress], done: int, now: float) -> None:
+        """Take a reading; those before the first request are left out.
+
+        :param done: rows of the input that are done.
+        """
+        if not self._points and not any(one.first_request or one.rows for one in reports):
+            return
+        if not self._points:
+            firsts = [one.first_request for one in reports if one.first_request]
+            self._first = max(0.0, min(firsts, default=now) - self._began)
+        ready = [one for one in reports if one.state == "ready"]
+        tokens = sum(one.input_tokens + one.output_tokens for one in reports)
+        tokens += sum(one.tokens_in_flight for one in ready)
+        in_flight = sum(one.rows_in_flight for one in ready)
+        seconds = max(0.0, now - self._began)
+        self._put(int(seconds / self._step), _Point(seconds, done, tokens, in_flight, len(ready)))
+        if len(self._points) > MOST_POINTS:
+            self._step *= 2
+            points, self._points = self._points, {}
+            for place, point in points.items():
+                self._put(place // 2, point)
+
+    def _put(self, place: int, point: _Point) -> None:
+        before = self._points.get(place)
+        self._points[place] = point if before is None else before.followed_by(point)
+
+    @property
+    def moments(self) -> list[Moment]:
+        """The points so far, oldest first."""
+        made: list[Moment] = []
+        seconds, tokens = self._first, 0
+        for point in self._points.values():
+            passed, new = point.seconds - seconds, point.tokens - tokens
+            # What a process that died had not written is counted again when another one does it.
+            rate = max(0.0, new / passed) if passed >= _LEAST else 0.0
+            seconds, tokens = point.seconds, point.tokens
+            made.append(
+                Moment(
+                    seconds=round(seconds, 1),
+                    rows=point.rows,
+                    tokens_per_second=round(rate, 1),
+                    rows_in_flight=round(point.rows_in_flight / point.looks),
+                    replicas=point.replicas,
+                )
+            )
+        return made
+
 
 INTERVAL = 30.0
 """Seconds between two notes."""

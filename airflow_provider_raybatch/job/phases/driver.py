@@ -19,8 +19,8 @@ from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.control.process import Driver, drive
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
-from airflow_provider_raybatch.job.failures.public_errors import guarded, public_error
-from airflow_provider_raybatch.job.monitor.budget import check_cost
+from airflow_provider_raybatch.job.failures.public_reasons import guarded, public_error
+from airflow_provider_raybatch.job.monitor.budgets import check_cost
 from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.output.after_commit import renew_copy, renew_report_copies

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from airflow_provider_raybatch.contract import events, layout
-from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
-from airflow_provider_raybatch.job.monitor.budget import Budget, no_price
-from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
-from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.budgets import Budget, Tolerance, no_price
 from airflow_provider_raybatch.job.monitor.money import HeldGpus
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
@@ -28,7 +27,7 @@ from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.checked_job import CheckedJob, Services
 from airflow_provider_raybatch.job.request import row_text
 from airflow_provider_raybatch.job.reuse.reuse import earlier_answers
-from airflow_provider_raybatch.job.row_order import regroup
+from airflow_provider_raybatch.job.row_order import rows_to_do
 from airflow_provider_raybatch.job.row_order.rows_to_do import input_of
 from airflow_provider_raybatch.job.run import supervision
 from airflow_provider_raybatch.job.run.cpu_tasks import cut_in_tasks
@@ -37,6 +36,51 @@ from airflow_provider_raybatch.job.run.ray_data_llm import dataset as ray_data_l
 from airflow_provider_raybatch.job.run.replicas import Replicas
 from airflow_provider_raybatch.job.work import Job, Ran, WorkItem, work
 from airflow_provider_raybatch.storage.errors import StorageError
+
+CLAIM_INTERVAL = 60.0
+"""Seconds between two checks. Each lists the journal."""
+
+
+class ClaimWatch:
+    """Checks once a minute, not only at the commit, that the destination is still this job's.
+
+    A driver that was frozen, or cut off from Airflow, may go on after another submission has claimed the
+    destination. What it pays for from then on is lost.
+
+    :param look: raises a :class:`RaybatchError` of class ``SUPERSEDED`` when another submission has claimed
+        the destination. Other errors are left to the commit.
+    """
+
+    def __init__(self, look: Callable[[], None], interval: float = CLAIM_INTERVAL) -> None:
+        self._look = look
+        self._interval = interval
+        self._ended = threading.Event()
+        self._lost: RaybatchError | None = None
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Check in a separate thread: a slow store must not delay the job's deadline."""
+        threading.Thread(target=self._run, name="raybatch-claim", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+
+    def check(self) -> None:
+        """:raises RaybatchError: a check has found that the claim is lost."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._look()
+            except RaybatchError as error:
+                if error.failure_class is FailureClass.SUPERSEDED:
+                    self._lost = error
+                    return
+            if self._ended.wait(self._interval):
+                return
 
 
 def generate(
@@ -149,11 +193,11 @@ def _rows_to_do(
     if job.spec.deduplicate and job.before:  # those to first steps were looked for
         earlier = earlier_answers(job, checked.earlier.files, kept.store)
     swaps = job.first.spec.swaps_adapters
-    grouping = regroup.grouping_for(todo, plan, surveyed.prefix, surveyed.lengths, swaps)
+    grouping = rows_to_do.grouping_for(todo, plan, surveyed.prefix, surveyed.lengths, swaps)
     if grouping is not None:
         services.emit(events.Notice(message=grouping.notice))
         items = work(source, ROWS_PER_CHUNK, resolved)
-        todo = regroup.regrouped(job, items, todo, grouping, cut_in_tasks)
+        todo = rows_to_do.regrouped(job, items, todo, grouping, cut_in_tasks)
     return services.launch.replicas(job, plan, replace(todo, earlier=earlier))
 
 

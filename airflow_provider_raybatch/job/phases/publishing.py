@@ -21,9 +21,9 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.control import Control
-from airflow_provider_raybatch.job.failures.public_errors import guarded_task
+from airflow_provider_raybatch.job.failures.public_reasons import guarded_task
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.budgets import Tolerance
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.output import after_commit
 from airflow_provider_raybatch.job.output.after_commit import renew_report_copies

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
-from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.budgets import Tolerance
 from airflow_provider_raybatch.job.output.record import new_record
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, read_only
 from airflow_provider_raybatch.job.parts.part import Origin, Part

@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.text import hex_digest, json_digest
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.budgets import Tolerance
 from airflow_provider_raybatch.job.monitor.money import Money
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
@@ -68,7 +68,8 @@ class SurveyedInput:
     :param spec: as it was submitted, with the schema of its Pydantic model.
     :param tolerance: how many rows may fail.
     :param store: the response store, if the job has one.
-    :param prefix: and `lengths`: see :func:`~airflow_provider_raybatch.job.row_order.regroup.grouping_for`.
+    :param prefix: and `lengths`: see
+        :func:`~airflow_provider_raybatch.job.row_order.rows_to_do.grouping_for`.
     """
 
     spec: BatchInferenceSpec

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import echo_args, forced, vllm_args
-from airflow_provider_raybatch.job.failures.public_errors import guarded_task
+from airflow_provider_raybatch.job.failures.public_reasons import guarded_task
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.planning.context_length import MEASURED
 from airflow_provider_raybatch.job.planning.fit import longest_wait

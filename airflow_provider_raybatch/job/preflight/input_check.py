@@ -31,7 +31,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Chunk, Source, Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of
 from airflow_provider_raybatch.job.media.allowed import ImageAccess, image_access
-from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.budgets import Tolerance
 from airflow_provider_raybatch.job.preflight.column_check import check_types, named_columns
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.request.row_text import is_blank

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.failures.public_reasons import counted, refusal_by
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.budgets import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.preflight.input_check import SampledRows, sample
 from airflow_provider_raybatch.job.preflight.model_check import ModelCheck

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.monitor.budget import check_prices
+from airflow_provider_raybatch.job.monitor.budgets import check_prices
 from airflow_provider_raybatch.job.output.record import records_of
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.job.planning import cluster_view, plan

@@ -19,7 +19,7 @@ import ray
 from airflow_provider_raybatch.contract.preview import MOST_OF_STEP, RowAnswer
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, TogetherEngine
-from airflow_provider_raybatch.job.engine_process.opening import open_engine
+from airflow_provider_raybatch.job.engine_process.proxy import open_engine
 from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.media.load import load
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
@@ -28,8 +28,7 @@ from airflow_provider_raybatch.job.preview.row_answer import decoded, died, row_
 from airflow_provider_raybatch.job.preview.tokens import Picked
 from airflow_provider_raybatch.job.replica.inflight import Row
 from airflow_provider_raybatch.job.replica.process_parts import PartWriter, WrittenPart
-from airflow_provider_raybatch.job.replica.row_asker import Read, RowAsker
-from airflow_provider_raybatch.job.replica.step_work import steps_of
+from airflow_provider_raybatch.job.replica.row_asker import Read, RowAsker, steps_of
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.steps.columns import reader_of
 from airflow_provider_raybatch.job.warm_engines.lease import Holder

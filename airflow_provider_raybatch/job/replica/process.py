@@ -17,8 +17,7 @@ from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgre
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog
 from airflow_provider_raybatch.job.replica.inflight import InflightRequests
-from airflow_provider_raybatch.job.replica.row_asker import RowAsker
-from airflow_provider_raybatch.job.replica.step_work import StepWork
+from airflow_provider_raybatch.job.replica.row_asker import RowAsker, StepWork
 from airflow_provider_raybatch.job.warm_engines.source import EngineAccess
 from airflow_provider_raybatch.job.work import Job
 

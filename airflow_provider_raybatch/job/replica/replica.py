@@ -21,15 +21,13 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, TogetherEngine
-from airflow_provider_raybatch.job.engine_process.opening import open_engine
-from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
-from airflow_provider_raybatch.job.failures.public_errors import guarded
+from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy, open_engine
+from airflow_provider_raybatch.job.failures.public_reasons import guarded
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress, Reporter
 from airflow_provider_raybatch.job.replica.crash_log import CrashLog, left_by_the_last, path_of
 from airflow_provider_raybatch.job.replica.process import ReplicaProcess
 from airflow_provider_raybatch.job.replica.remote_call import RemoteCall
-from airflow_provider_raybatch.job.replica.row_asker import RowAsker
-from airflow_provider_raybatch.job.replica.step_work import steps_of
+from airflow_provider_raybatch.job.replica.row_asker import RowAsker, steps_of
 from airflow_provider_raybatch.job.replica.worker import ENGINE_DIED, ReplicaWorker
 from airflow_provider_raybatch.job.scheduling.messages import StaleReplicaError
 from airflow_provider_raybatch.job.steps.columns import reader_of

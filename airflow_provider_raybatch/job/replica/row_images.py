@@ -19,7 +19,7 @@ import ray
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.engine.images import AT_ONCE
-from airflow_provider_raybatch.job.failures.public_errors import guarded_task
+from airflow_provider_raybatch.job.failures.public_reasons import guarded_task
 from airflow_provider_raybatch.job.media.allowed import image_access
 from airflow_provider_raybatch.job.media.load import Loaded, load
 from airflow_provider_raybatch.job.replica.inflight import Row

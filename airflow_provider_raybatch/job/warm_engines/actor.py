@@ -33,8 +33,8 @@ from airflow_provider_raybatch.job.warm_engines.lease import (
     GivenAwayError,
     Holder,
 )
-from airflow_provider_raybatch.job.warm_engines.measurements import Measurements
 from airflow_provider_raybatch.job.warm_engines.registry import WarmEngineRegistry, WarmEngineState
+from airflow_provider_raybatch.job.warm_engines.source import Measurements
 
 _LONGEST_WAIT = 2.0
 _MORE = 0.002

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
-from airflow_provider_raybatch.job.engine_process.opening import identity, opener
+from airflow_provider_raybatch.job.engine_process.proxy import identity, opener
 from airflow_provider_raybatch.job.engine_process.server import GONE, RESTS
 from airflow_provider_raybatch.job.warm_engines.lease import GivenAwayError, Holder
 from airflow_provider_raybatch.job.work import CheckedModel
@@ -39,7 +39,7 @@ class Heard:
     """What `WarmEngineActor.receive` returns.
 
     :param messages: of the front end, pickled.
-    :param loaded: see :mod:`~airflow_provider_raybatch.job.warm_engines.measurements`.
+    :param loaded: see :mod:`~airflow_provider_raybatch.job.warm_engines.source`.
     :param gpu_utilization: mean since this holder has the engine, ``None`` without a GPU.
     """
 

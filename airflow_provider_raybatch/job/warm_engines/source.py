@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the replicas of a job get their engines. The classes here give each replica an engine of its own.
 
-Driver, coordinator and replica each ask one of these classes. `warm_source.py` has those for warm engines.
+Driver, coordinator and replica each ask one of these classes. `warm_source.py` has those for warm engines,
+whose actor measures once a second, and tells whether a starting engine makes progress.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,11 +19,9 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
-from airflow_provider_raybatch.job.engine_process.opening import import_engine
-from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy
+from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy, import_engine
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.warm_engines import measurements
 from airflow_provider_raybatch.job.warm_engines.lease import Holder
 from airflow_provider_raybatch.job.work import CheckedModel
 
@@ -87,7 +89,7 @@ class EngineAccess:
     def import_engine(
         self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], spans_nodes: bool
     ) -> EngineProxy | None:
-        """See :func:`~airflow_provider_raybatch.job.engine_process.opening.import_engine`.
+        """See :func:`~airflow_provider_raybatch.job.engine_process.proxy.import_engine`.
 
         :param environment: variables of the engine's processes.
         :raises EngineDeadError: the engine is lost.
@@ -112,7 +114,7 @@ class EngineAccess:
     def measure(self) -> None:
         """Bring the report up to date."""
         if self._report.state == "starting":
-            self._report.loaded = measurements.progress()
+            self._report.loaded = progress()
         if self._meter is not None:
             self._meter.sample()
             self._report.gpu_utilization = self._meter.mean
@@ -171,3 +173,62 @@ def gpu_options(gpus: float, accelerator_type: str | None) -> dict[str, Any]:
 
 def _gpus() -> list[str]:
     return assigned(ray.get_runtime_context())
+
+
+_EVERY = 1.0
+
+
+class Measurements:
+    """Measured in a thread of its own: what hangs or fails here must not keep the engine alive.
+
+    :ivar gpu: to be replaced where its mean begins anew.
+    :ivar loaded: see :func:`~airflow_provider_raybatch.job.warm_engines.source.progress`.
+    """
+
+    def __init__(self) -> None:
+        self.gpu, self.loaded = GpuMeter(), 0
+        threading.Thread(target=self._measure, name="raybatch-measure", daemon=True).start()
+
+    def _measure(self) -> None:
+        while True:
+            time.sleep(_EVERY)
+            with contextlib.suppress(Exception):  # of NVML's
+                self.gpu.sample()
+            with contextlib.suppress(Exception):  # of the system's
+                self.loaded = progress()
+
+
+_STEP = 16 * 1024 * 1024
+
+_measured = 0
+"""Bytes that the measuring itself has read: to find children, it reads of each process of the machine."""
+
+
+def progress() -> int:
+    """Bytes that this process and its children have read and written so far, in steps of 16 MiB.
+
+    A download or a load from a slow disk makes some steps each minute, a process that hangs makes none. 0 if
+    they can't be measured.
+    """
+    try:
+        import psutil  # vLLM brings it
+    except ImportError:
+        return 0
+    global _measured
+    moved = 0
+    with contextlib.suppress(psutil.Error):
+        here = psutil.Process()
+        before = _moved(here)
+        moved = before + sum(map(_moved, here.children(recursive=True)))
+        moved -= _measured
+        _measured += _moved(here) - before
+    return moved // _STEP
+
+
+def _moved(process: Any) -> int:
+    try:
+        counters = process.io_counters()
+    except Exception:  # it has ended, is another user's, or this is not Linux
+        return 0
+    # The first two count mapped files, the last two what is in the page cache already.
+    return int(counters.read_bytes + counters.write_bytes + counters.read_chars + counters.write_chars)

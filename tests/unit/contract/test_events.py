@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.cluster.jobs_api.log_text import LONGEST_LINE, whole_lines
+from airflow_provider_raybatch.cluster.jobs_api.models import LONGEST_LINE, whole_lines
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.events import (
     LONGEST_DOCUMENT,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
-from airflow_provider_raybatch.hooks import installation
-from airflow_provider_raybatch.hooks.installation import VARIABLE, installation_id, known_installation_id
+from airflow_provider_raybatch.hooks import lookup
+from airflow_provider_raybatch.hooks.lookup import VARIABLE, installation_id, known_installation_id
 
 
 class Variables:
@@ -45,9 +45,9 @@ class Variables:
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     made = Variables()
-    monkeypatch.setattr(installation, "Variable", made)
-    monkeypatch.setattr(installation, "_PAUSE", 0.05)
-    monkeypatch.setattr(installation, "_LONGEST_STAGGER", 0.0)
+    monkeypatch.setattr(lookup, "Variable", made)
+    monkeypatch.setattr(lookup, "_PAUSE", 0.05)
+    monkeypatch.setattr(lookup, "_LONGEST_STAGGER", 0.0)
     return made
 
 
@@ -108,7 +108,7 @@ def test_tasks_at_the_same_time_write_at_different_times(
         assert seconds < 2 or has_written.wait(60)
 
     monkeypatch.setattr(variables, "set", stored)
-    monkeypatch.setattr(installation, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(lookup, "time", SimpleNamespace(sleep=sleep))
     barrier = threading.Barrier(3)
 
     def keys(prefix: str | None = None) -> list[str]:
@@ -148,6 +148,6 @@ def test_a_failure_is_one_sentence_and_worth_a_retry(variables: Variables, call:
 
 def test_a_write_that_is_lost_is_noticed(variables: Variables, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variables, "set", lambda *args, **kwargs: None)
-    monkeypatch.setattr(installation, "_READS", 3)
+    monkeypatch.setattr(lookup, "_READS", 3)
     with pytest.raises(RayBatchUnavailableException, match="it can't be stored"):
         installation_id()

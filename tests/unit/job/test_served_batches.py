@@ -16,11 +16,11 @@ from airflow_provider_raybatch.contract.arguments.openai_batch import BatchOutco
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
-from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.money import HeldGpus
 from airflow_provider_raybatch.job.monitor.served_batch import BatchWatch
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.phases import driver, generating, publishing
+from airflow_provider_raybatch.job.phases.generating import ClaimWatch
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.row import RowFailure

@@ -17,7 +17,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
-from airflow_provider_raybatch.cluster.local import cluster as embedded
+from airflow_provider_raybatch.cluster.local import head as embedded
 from airflow_provider_raybatch.contract.secrets import unseal
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,

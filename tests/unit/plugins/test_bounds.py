@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.plugins.finding import MOST_LISTED, MOST_VALUES, manifest_in, report_in
-from airflow_provider_raybatch.plugins.task_key import NotShownError
+from airflow_provider_raybatch.plugins.reading import NotShownError
 from tests.support.report_files import key, manifest, report
 
 MANY = 60_000

@@ -19,8 +19,12 @@ from airflow_provider_raybatch.contract.layout import (
 )
 from airflow_provider_raybatch.plugins import finding
 from airflow_provider_raybatch.plugins.finding import TaskOutput, find_report
-from airflow_provider_raybatch.plugins.reading import Destination, LocalDestination, destination_at
-from airflow_provider_raybatch.plugins.task_key import NotShownError
+from airflow_provider_raybatch.plugins.reading import (
+    Destination,
+    LocalDestination,
+    NotShownError,
+    destination_at,
+)
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.report_files import COMMIT, entry, key, leave, manifest, publish, report

@@ -12,7 +12,7 @@ import pytest
 from fastapi.responses import HTMLResponse
 
 from airflow_provider_raybatch.contract.layout import REPORT_DATA, REPORT_PAGE, manifest_file, report_folder
-from airflow_provider_raybatch.plugins.task_key import NotShownError, TaskInstance
+from airflow_provider_raybatch.plugins.reading import NotShownError, TaskInstance
 from airflow_provider_raybatch.report.rendering import render
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder

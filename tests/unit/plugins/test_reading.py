@@ -10,8 +10,12 @@ import pytest
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.plugins import reading
-from airflow_provider_raybatch.plugins.reading import LocalDestination, S3Destination, destination_at
-from airflow_provider_raybatch.plugins.task_key import NotShownError
+from airflow_provider_raybatch.plugins.reading import (
+    LocalDestination,
+    NotShownError,
+    S3Destination,
+    destination_at,
+)
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.refusing_s3 import answering
 from tests.support.s3_server import S3Server

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.plugins.task_key import NotShownError
+from airflow_provider_raybatch.plugins.reading import NotShownError
 from airflow_provider_raybatch.plugins.task_report import ReportPlace, report_place
 
 CUT = "Truncated. You can change this behaviour in [core]max_templated_field_length. 's3://lake/..."

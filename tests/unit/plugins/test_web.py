@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from airflow_provider_raybatch.plugins.task_key import NotShownError
+from airflow_provider_raybatch.plugins.reading import NotShownError
 from airflow_provider_raybatch.plugins.web import Readers
 
 

@@ -16,7 +16,7 @@ import ray.data
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.failures.public_errors import guarded_task
+from airflow_provider_raybatch.job.failures.public_reasons import guarded_task
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.run.ray_data_llm import stages

@@ -14,8 +14,7 @@ from airflow_provider_raybatch.cluster.follow.control import Lease, LeaseTerms
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState
 from airflow_provider_raybatch.cluster.follow.poll import Followed, follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.client import LAST_LOG_LIMIT, LOG_LIMIT
-from airflow_provider_raybatch.cluster.jobs_api.log_text import LONGEST_LINE
-from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+from airflow_provider_raybatch.cluster.jobs_api.models import LONGEST_LINE, JobRequest
 from tests.support.airflow_tasks import Clock
 from tests.support.committed import COMMITTED, KEY, SUMMARY
 from tests.support.fake_ray import NO_ANSWER, Script

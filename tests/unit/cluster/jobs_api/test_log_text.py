@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.cluster.jobs_api.log_text import LONGEST_LINE, whole_lines
+from airflow_provider_raybatch.cluster.jobs_api.models import LONGEST_LINE, whole_lines
 from airflow_provider_raybatch.contract.events import LONGEST_DOCUMENT, MARKER, Failed, line, read_line
 from airflow_provider_raybatch.contract.failures import FailureClass
 from tests.support.committed import COMMITTED, KEY

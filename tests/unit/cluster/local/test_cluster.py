@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterError
-from airflow_provider_raybatch.cluster.local.cluster import _turn, embedded_cluster
+from airflow_provider_raybatch.cluster.local.head import _turn, embedded_cluster
 
 
 @pytest.fixture

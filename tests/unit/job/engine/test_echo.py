@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError, SpecErro
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.engine.echo_args import check_echo, check_names
-from airflow_provider_raybatch.job.engine_process.opening import open_engine
+from airflow_provider_raybatch.job.engine_process.proxy import open_engine
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from tests.support.approved import AssertSentences
 from tests.support.pictures import Pixels, asking_about, images, picture

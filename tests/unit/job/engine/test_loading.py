@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.warm_engines import measurements
+from airflow_provider_raybatch.job.warm_engines import source
 
 _MUCH = 64 * 1024 * 1024
 
@@ -15,10 +15,10 @@ _MUCH = 64 * 1024 * 1024
 def test_what_is_loaded_counts_and_waiting_does_not(tmp_path: Path) -> None:
     """The process and its children count, because vLLM loads its engine in a child."""
     pytest.importorskip("psutil")
-    before = measurements.progress()
-    assert measurements.progress() - before <= 1
+    before = source.progress()
+    assert source.progress() - before <= 1
     (tmp_path / "weights").write_bytes(bytes(_MUCH))
-    here = measurements.progress()
+    here = source.progress()
     assert here - before >= 4
     code = "import sys; print(len(open(sys.argv[1], 'rb').read()), flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -26,15 +26,15 @@ def test_what_is_loaded_counts_and_waiting_does_not(tmp_path: Path) -> None:
     ) as child:
         assert child.stdout is not None
         assert int(child.stdout.readline()) == _MUCH
-        assert measurements.progress() - here >= 4
+        assert source.progress() - here >= 4
         child.communicate()
 
 
 def test_the_measuring_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """To find children, it reads of each process of the machine; a replica that only waits would move."""
     pytest.importorskip("psutil")
-    monkeypatch.setattr(measurements, "_STEP", 4096)
-    before = measurements.progress()
+    monkeypatch.setattr(source, "_STEP", 4096)
+    before = source.progress()
     for _ in range(200):
-        after = measurements.progress()
+        after = source.progress()
     assert after - before < 200  # each look reads some 200 bytes of each process, so these some 1,000

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.engine_process.opening import identity
+from airflow_provider_raybatch.job.engine_process.proxy import identity
 from tests.support.specs import spec
 
 

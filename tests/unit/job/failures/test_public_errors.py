@@ -12,7 +12,7 @@ from ray.exceptions import RayTaskError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose, said
-from airflow_provider_raybatch.job.failures.public_errors import (
+from airflow_provider_raybatch.job.failures.public_reasons import (
     guarded,
     guarded_task,
     public_error,

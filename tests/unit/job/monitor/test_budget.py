@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_raybatch.contract.arguments.limits import CostArguments, LimitArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.run_numbers import JobRecord
-from airflow_provider_raybatch.job.monitor.budget import Budget, check_cost
+from airflow_provider_raybatch.job.monitor.budgets import Budget, check_cost
 from airflow_provider_raybatch.job.monitor.money import HeldGpus, Money
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.ledger import spent

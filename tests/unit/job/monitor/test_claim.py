@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from airflow_provider_raybatch.contract.submission import new_run_token
-from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
+from airflow_provider_raybatch.job.phases.generating import ClaimWatch
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support.specs import submitted

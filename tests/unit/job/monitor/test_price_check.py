@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.arguments.limits import CostArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.monitor.budget import check_prices
+from airflow_provider_raybatch.job.monitor.budgets import check_prices
 from airflow_provider_raybatch.job.planning.node_groups import AutoscalerLimits, NodeGroup
 from airflow_provider_raybatch.job.planning.plan import ClusterView
 

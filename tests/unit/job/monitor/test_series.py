@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
-from airflow_provider_raybatch.job.monitor.series import MOST_POINTS, Series
+from airflow_provider_raybatch.job.output.record import MOST_POINTS, Series
 
 BEGAN = 1_000_000.0
 

@@ -18,11 +18,10 @@ from airflow_provider_raybatch.contract.layout import task_folder
 from airflow_provider_raybatch.contract.report import Report
 from airflow_provider_raybatch.contract.run_numbers import JobRecord
 from airflow_provider_raybatch.contract.submission import new_run_token
-from airflow_provider_raybatch.job.monitor.series import Series
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output import report as reports
 from airflow_provider_raybatch.job.output import run_reports, tally
-from airflow_provider_raybatch.job.output.record import Recorder, new_record
+from airflow_provider_raybatch.job.output.record import Recorder, Series, new_record
 from airflow_provider_raybatch.job.output.unfinished import Known, report_of_run
 from airflow_provider_raybatch.job.phases import generating, publishing
 from airflow_provider_raybatch.report.rendering import environment

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine_process.opening import identity
+from airflow_provider_raybatch.job.engine_process.proxy import identity
 from airflow_provider_raybatch.job.planning.plan import ClusterView
 from airflow_provider_raybatch.job.preflight.check import Facts
 from airflow_provider_raybatch.job.preflight.loaded_model import AskedModel

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.arguments.limits import LimitArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.survey import Source
-from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.budgets import Tolerance
 from airflow_provider_raybatch.job.preflight.input_check import check_rows, sample
 from airflow_provider_raybatch.job.row import Request
 from tests.support.approved import AssertSentences

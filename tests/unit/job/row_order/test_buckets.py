@@ -23,7 +23,7 @@ from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.request.keys import Keyer, Repetitions
-from airflow_provider_raybatch.job.row_order import regroup
+from airflow_provider_raybatch.job.row_order import rows_to_do
 from airflow_provider_raybatch.job.row_order.buckets import Bucket, BucketKeys, Cut, Gathered, buckets, slices
 from airflow_provider_raybatch.job.row_order.grouping import ByLength, ByPrefix, Grouping
 from airflow_provider_raybatch.job.row_order.rows_to_do import Input, input_of
@@ -149,7 +149,7 @@ def test_repetitions_are_found_under_the_numbers_of_the_queue() -> None:
     ordinals = np.array([40, 10, 30, 20], np.uint8)
     together = [Bucket(0, ordinals[:2], ()), Bucket(2, ordinals[2:], ())]
     repetitions = Repetitions(np.array([10, 20, 99]), np.array([1, 2, 3], np.int32))
-    todo = regroup.in_buckets(together, 2.5, repetitions)
+    todo = rows_to_do.in_buckets(together, 2.5, repetitions)
     assert todo.repetitions == {1: 1, 3: 2}
     assert todo.sizes == [5, 5]
     assert todo.pieces().left.tolist() == [2, 2]
@@ -174,7 +174,7 @@ def test_the_driver_keeps_four_bytes_a_row_and_needs_twelve() -> None:
     ],
 )
 def test_tasks_read_about_as_many_rows(items: list[WorkItem], most: int, sizes: list[int]) -> None:
-    assert [len(group) for group in regroup._groups(items, most)] == sizes
+    assert [len(group) for group in rows_to_do._groups(items, most)] == sizes
 
 
 LENGTHS = (20, 40)
@@ -216,7 +216,7 @@ def test_rows_that_may_come_apart_are_brought_together(
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"object_store_memory": room, "CPU": 4.0})
     plan = Plan(replicas, 1, 1, None, 64, 8, {}, rows_in_engine=100)
     todo = Input([Chunk(0, 0, rows, 0, 0, rows)], [megabytes * 2**20], np.packbits(np.zeros(rows, np.bool_)))
-    assert regroup.grouping_for(todo, plan, prefix, lengths) == found
+    assert rows_to_do.grouping_for(todo, plan, prefix, lengths) == found
 
 
 @pytest.mark.parametrize(("files", "found"), [(256, True), (257, False)])
@@ -227,7 +227,7 @@ def test_very_many_files_are_not_read_for_their_lengths(
     plan = Plan(2, 1, 1, None, 64, 8, {}, rows_in_engine=100)
     chunks = [Chunk(file, file, 1, 0, 0, 9) for file in range(files)]
     todo = Input(chunks, [9] * files, np.packbits(np.zeros(files, np.bool_)))
-    assert (regroup.grouping_for(todo, plan, 0, LENGTHS) is not None) is found
+    assert (rows_to_do.grouping_for(todo, plan, 0, LENGTHS) is not None) is found
 
 
 def test_a_few_rows_are_cut_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_a_few_rows_are_cut_by_the_driver(tmp_path: Path, monkeypatch: pytest.Mo
     resolved = np.zeros(source.rows, np.bool_)
     monkeypatch.setattr(ray, "put", lambda slices: slices)
     grouping = ByLength(LENGTHS, decks=3)
-    todo = regroup.regrouped(
+    todo = rows_to_do.regrouped(
         job, work(source, 50, resolved), input_of(source, resolved), grouping, cut_in_tasks
     )
     assert [chunk.rows for chunk in todo.chunks] == [68, 67, 67]

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.engine_process import server
 from airflow_provider_raybatch.job.engine_process.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.warm_engines import actor as module
-from airflow_provider_raybatch.job.warm_engines import demand, lease, measurements
+from airflow_provider_raybatch.job.warm_engines import demand, lease, source
 from airflow_provider_raybatch.job.warm_engines.actor import WarmEngineActor
 from tests.support.replicas import eventually
 from tests.support.warm_actor import FIRST, SECOND, Cluster, open_echo, order, rest, taken_over
@@ -85,7 +85,7 @@ def test_what_it_can_not_look_at_leaves_its_limits_in_force(
     def fails() -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(measurements, "progress", fails)
+    monkeypatch.setattr(source, "progress", fails)
     monkeypatch.setattr(demand, "pending", fails)
     cluster.clock.look()
     rest(engine)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import ray
 
-from airflow_provider_raybatch.job.engine_process.opening import identity
+from airflow_provider_raybatch.job.engine_process.proxy import identity
 from airflow_provider_raybatch.job.engine_process.server import open_echo
 from airflow_provider_raybatch.job.warm_engines import pool as module
 from airflow_provider_raybatch.job.warm_engines.lease import Holder

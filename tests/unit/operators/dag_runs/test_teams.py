@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_raybatch.hooks import installation
-from airflow_provider_raybatch.hooks.installation import VARIABLE
+from airflow_provider_raybatch.hooks import lookup
+from airflow_provider_raybatch.hooks.lookup import VARIABLE
 from tests.support.batches import batch
 from tests.support.fake_ray import FakeRay
 
@@ -36,8 +36,8 @@ def run_in(
 
     monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
     monkeypatch.delenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID")
-    monkeypatch.setattr(installation, "_PAUSE", 0.0)
-    monkeypatch.setattr(installation, "_LONGEST_STAGGER", 0.0)
+    monkeypatch.setattr(lookup, "_PAUSE", 0.0)
+    monkeypatch.setattr(lookup, "_LONGEST_STAGGER", 0.0)
     tasks = ["00000000-0000-0000-0000-000000000000"]
 
     async def token(request: Request) -> TIToken:
