@@ -19,13 +19,12 @@ from airflow.sdk.definitions._internal.types import SET_DURING_EXECUTION
 from airflow.sdk.definitions.context import context_merge
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
-from airflow_provider_raybatch.argument_fields import GROUPS, over_default
+from airflow_provider_raybatch.argument_fields import GROUPS, check_names, over_default
 from airflow_provider_raybatch.coercion import listed
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS
-from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.rendering import only_set
 

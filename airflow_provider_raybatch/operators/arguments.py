@@ -16,7 +16,7 @@ from typing import Any
 from airflow.sdk import ObjectStoragePath, literal
 from pydantic_core import to_json
 
-from airflow_provider_raybatch.argument_fields import argument_of, fields_of
+from airflow_provider_raybatch.argument_fields import argument_of, check_names, fields_of
 from airflow_provider_raybatch.coercion import (
     ENGINE_ARG_TYPES,
     POOLING_TYPES,
@@ -34,7 +34,6 @@ from airflow_provider_raybatch.contract.arguments.vllm_sampling import check_vll
 from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
-from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.steps import fields_of_steps, typed_steps
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_raybatch.argument_fields import GROUPS, fields_of
+from airflow_provider_raybatch.argument_fields import GROUPS, check_names, fields_of
 from airflow_provider_raybatch.arguments import (
     Adapters,
     Advanced,
@@ -41,7 +41,6 @@ from airflow_provider_raybatch.operators.handover import (
     publish_asset_events,
     result_of,
 )
-from airflow_provider_raybatch.operators.misplaced import check_names
 from airflow_provider_raybatch.operators.parse_check import (
     check_lease,
     known_fields,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from airflow_provider_raybatch.argument_fields import check_names
 from airflow_provider_raybatch.coercion import (
     SAMPLING_TYPES,
     from_text,
@@ -24,7 +25,6 @@ from airflow_provider_raybatch.contract.arguments.steps import LIST_OPERATORS, S
 from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
-from airflow_provider_raybatch.operators.misplaced import check_names
 
 _FIELDS = tuple(StepArguments.model_fields)
 _NOT_OF_STEPS = frozenset(BatchInferenceSpec.model_fields) - NOT_ARGUMENTS - set(_FIELDS)

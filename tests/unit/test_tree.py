@@ -73,3 +73,6 @@ def test_modules_of_a_room_have_one_noun(
 def test_package_has_no_circles(tree: ModuleType) -> None:
     assert tree.faults(tree.levels(ROOT / "airflow_provider_raybatch")) == []
     assert tree.misshapen(ROOT / "airflow_provider_raybatch") == []
+    assert len(tree.BOUNDARIES) <= 60
+    named = [ROOT / "airflow_provider_raybatch" / f"{name}.py" for name in tree.BOUNDARIES | tree.LARGE]
+    assert all(file.is_file() for file in named)
