@@ -57,6 +57,10 @@ class ContractModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), hide_input_in_errors=True)
 
 
+class SpecPart(ContractModel, defer_build=True):
+    """Some arguments of a spec. Pydantic builds no validator for it: that of the whole spec has them all."""
+
+
 def cleaned(longest: int | None = None) -> BeforeValidator:
     """Of a field with text from elsewhere: it is made fit for a log and a terminal, and cut to `longest`."""
 

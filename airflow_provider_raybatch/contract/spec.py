@@ -48,7 +48,7 @@ _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "
 """The model, and the engine arguments that may name a folder."""
 
 
-class BatchInferenceSpec(Identity):
+class BatchInferenceSpec(Identity, defer_build=False):
     """A whole batch inference: each argument of the operator under the operator's name.
 
     :param schema_version: of this document.

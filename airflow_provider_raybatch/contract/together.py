@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.arguments.openai_batch import CUSTOM_ID,
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS, name_of
 from airflow_provider_raybatch.contract.arguments.sampling import LOGPROBS, are_asked
 from airflow_provider_raybatch.contract.arguments.task import MODEL_TASKS
-from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.base import SpecPart
 
 Of = Callable[[Any], object]
 """Whether something is so, by the spec."""
@@ -220,7 +220,7 @@ def first_broken(spec: Any) -> Conflict | None:
     return next((rule for rule in RULES if holds[rule.other] is not rule.needs and rule.is_given(spec)), None)
 
 
-class ArgumentsTogether(ContractModel):
+class ArgumentsTogether(SpecPart):
     """Refuses arguments that don't go together."""
 
     @model_validator(mode="after")

@@ -10,7 +10,14 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from airflow_provider_raybatch.contract.base import ColumnName, ContractModel, ImportPath, Seconds, shown
+from airflow_provider_raybatch.contract.base import (
+    ColumnName,
+    ContractModel,
+    ImportPath,
+    Seconds,
+    SpecPart,
+    shown,
+)
 from airflow_provider_raybatch.contract.location import SOURCE_SCHEMES, FolderLocation, check_location
 from airflow_provider_raybatch.contract.run_numbers import LastRun
 from airflow_provider_raybatch.contract.text import shown_uri
@@ -64,7 +71,7 @@ class CsvOptions(ContractModel):
         return value
 
 
-class InputArguments(ContractModel):
+class InputArguments(SpecPart):
     """Where the rows come from."""
 
     source: list[str] = Field(min_length=1)
@@ -96,7 +103,7 @@ OUTPUT_COLUMNS = (
 """Of text generation, before `output_prefix`; the last two are not in every dataset."""
 
 
-class OutputArguments(ContractModel):
+class OutputArguments(SpecPart):
     """Where the dataset goes, and what it holds.
 
     :param postprocess: part of the fingerprint, and neither of the response digest nor of the request keys,
@@ -129,7 +136,7 @@ class OutputArguments(ContractModel):
         return remedy
 
 
-class ReuseArguments(ContractModel):
+class ReuseArguments(SpecPart):
     """Which responses are not paid for again."""
 
     reuse: FolderLocation | None = None
@@ -138,7 +145,7 @@ class ReuseArguments(ContractModel):
     on_clear: Literal["keep", "regenerate"] = "keep"
 
 
-class ReportArguments(ContractModel):
+class ReportArguments(SpecPart):
     """What the report shows; nothing of it changes what is generated.
 
     :param report_samples: rows with prompt and answer; with 0, content of rows is in the dataset, its dead

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from airflow_provider_raybatch.contract.arguments.limits import AcceleratorType
-from airflow_provider_raybatch.contract.base import ContractModel, shown
+from airflow_provider_raybatch.contract.base import SpecPart, shown
 from airflow_provider_raybatch.contract.location import check_location, check_model_folder
 
 
@@ -48,7 +48,7 @@ def revision_of(location: str) -> tuple[str, str | None]:
     return name, revision or None
 
 
-class ModelArguments(ContractModel):
+class ModelArguments(SpecPart):
     """The model, as vLLM names it, and its adapters (LoRA).
 
     :param adapter_digests: of the adapters' content, by name; filled in by the job.
@@ -108,7 +108,7 @@ _AtLeastOne = Annotated[int, Field(ge=1)]
 _AT_LEAST_ONE = TypeAdapter(_AtLeastOne)
 
 
-class EngineArguments(ContractModel):
+class EngineArguments(SpecPart):
     """Which engine answers, and how many of it."""
 
     engine: Literal["vllm", "ray_data_llm", "echo"] = "vllm"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from airflow_provider_raybatch.contract.base import ContractModel, Seconds, shown
+from airflow_provider_raybatch.contract.base import Seconds, SpecPart, shown
 from airflow_provider_raybatch.contract.location import WILDCARDS, check_location
 
 ROOT_SCHEMES = ("file", "s3")
@@ -22,7 +22,7 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class ImageLimits(ContractModel):
+class ImageLimits(SpecPart):
     """What a row may make the cluster read for its images; none of it changes a response.
 
     A reference is a path or a URI in a row. Rows come from anywhere, so they don't decide what the cluster
@@ -80,7 +80,7 @@ ImageColumns = Annotated[list[str], BeforeValidator(_listed), AfterValidator(_ch
 """Columns of images: one name, or several."""
 
 
-class ImageArguments(ContractModel):
+class ImageArguments(SpecPart):
     """Images beside the text of a row.
 
     :param images: columns that hold a row's images, in the order in which the model sees them: bytes, structs

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from airflow_provider_raybatch.contract.base import ContractModel, Seconds, shown
+from airflow_provider_raybatch.contract.base import ContractModel, Seconds, SpecPart, shown
 
 _NAMES = (
     "A10G", "A100", "A100-40G", "A100-80G", "B200", "B300", "GB200", "GB300", "H20", "H100", "H200", "K80",
@@ -132,7 +132,7 @@ Currency = Annotated[str, AfterValidator(_of_iso_4217)]
 """Three letters of ISO 4217."""
 
 
-class CostArguments(ContractModel):
+class CostArguments(SpecPart):
     """Prices and a limit; neither changes what is generated.
 
     :param gpu_hour_price: by Ray's accelerator type; a number is that of any, under :data:`ANY`. ``None``

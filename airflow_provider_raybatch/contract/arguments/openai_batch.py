@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.base import ContractModel, SpecPart
 from airflow_provider_raybatch.contract.location import FolderLocation
 
 OPENAI_BATCH = "openai_batch"
@@ -21,7 +21,7 @@ ENDPOINTS = {"generate": (CHAT, COMPLETIONS), "embed": (EMBEDDINGS,)}
 """What lines may ask, by `model_task`."""
 
 
-class OpenAiBatchArguments(ContractModel):
+class OpenAiBatchArguments(SpecPart):
     """How lines of an OpenAI batch file are read, and answered.
 
     :param served_model_name: what lines have as `model`; ``None`` for the model's own name.
@@ -69,7 +69,7 @@ class ServedBatch(ContractModel):
     expires_at: float
 
 
-class ServedArguments(ContractModel):
+class ServedArguments(SpecPart):
     """What a job knows of the batch that it answers.
 
     :param served_batch: its lines without an answer become error lines when the batch expires or is

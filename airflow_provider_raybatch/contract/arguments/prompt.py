@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from airflow_provider_raybatch.contract.base import ContractModel, ImportPath, shown
+from airflow_provider_raybatch.contract.base import ContractModel, ImportPath, SpecPart, shown
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 
 PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
@@ -30,7 +30,7 @@ def name_of(field: str) -> str:
     return "messages" if field == "messages_column" else field
 
 
-class PromptArguments(ContractModel):
+class PromptArguments(SpecPart):
     """What is asked for each row: exactly one of the five ways, and with three of them a system message.
 
     With `model_task` ``score`` it is `query`, and one of :data:`PAIRS`.

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.arguments.response_schema import (
     properties_of,
     unwrapped,
 )
-from airflow_provider_raybatch.contract.base import ContractModel, is_import_path, shown
+from airflow_provider_raybatch.contract.base import SpecPart, is_import_path, shown
 
 NOT_KEPT = frozenset({
     "flat_logprobs", "logprob_token_ids", "prompt_logprob_token_ids", "prompt_logprob_start",
@@ -31,7 +31,7 @@ _CONSTRAINING = frozenset({
 """Keywords of JSON Schema, in all its drafts, that a value may violate."""
 
 
-class SamplingArguments(ContractModel):
+class SamplingArguments(SpecPart):
     """How the model answers, and what a good response is.
 
     :param response_format: where it is a JSON schema, `sampling` has it, too.

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.arguments.engine import AdapterLocation
 from airflow_provider_raybatch.contract.arguments.images import ImageColumns
 from airflow_provider_raybatch.contract.arguments.prompt import Message
 from airflow_provider_raybatch.contract.arguments.tools import OfferedTools
-from airflow_provider_raybatch.contract.base import ContractModel, is_import_path, shown
+from airflow_provider_raybatch.contract.base import ContractModel, SpecPart, is_import_path, shown
 from airflow_provider_raybatch.contract.text import count_of
 
 NULL_OPERATORS = ("is null", "is not null")
@@ -276,7 +276,7 @@ _ONE_QUESTION = AskedStep.model_construct(steps=[StepArguments.model_construct(n
 """The one step of a job that asks one question; it has no name, and so its columns have none either."""
 
 
-class StepsArguments(ContractModel):
+class StepsArguments(SpecPart):
     """Several questions about each row.
 
     :param steps: in the order in which they are asked; ``None`` for the one question of the other arguments.

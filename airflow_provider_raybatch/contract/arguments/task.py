@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_raybatch.contract.arguments.images import ImageArguments, ImageLimits
 from airflow_provider_raybatch.contract.arguments.prompt import PROMPTS
-from airflow_provider_raybatch.contract.base import ContractModel, shown
+from airflow_provider_raybatch.contract.base import SpecPart, shown
 from airflow_provider_raybatch.contract.text import nearest
 
 GENERATE = "generate"
@@ -104,7 +104,7 @@ MODEL_TASKS: dict[str, TaskRules] = {
 """By the name that a spec has in its field `model_task`; the job has a module for each."""
 
 
-class TaskArguments(ContractModel):
+class TaskArguments(SpecPart):
     """What kind of answer a row gets.
 
     :param model_task: one of :data:`MODEL_TASKS`.
@@ -153,7 +153,7 @@ class TaskArguments(ContractModel):
         return MODEL_TASKS[self.model_task].compares
 
 
-class ChunkArguments(ContractModel):
+class ChunkArguments(SpecPart):
     """How long texts become several vectors.
 
     :param chunk_tokens: of a chunk at most, with special tokens; ``None`` for one vector a text.
