@@ -60,6 +60,8 @@ T = TypeVar("T")
 _LOOK = 0.2
 _TOO_LATE = "the job has no time left, so the response store lacks new responses; raise the task's timeout."
 _PUBLISHERS = 8
+_SMALL_BYTES = 4 * 2**20
+"""Of a range's parts, which the driver may hold decoded."""
 _LONGEST_RENDERING = 20.0
 """Seconds for a user's function to make the requests of the report's samples."""
 
@@ -246,7 +248,9 @@ def publish_over_the_cluster(function: Callable[..., T], found: Sequence[Any], t
     """See :data:`~airflow_provider_raybatch.job.work.ParallelMap`."""
     notes = None if function is publish else target.postprocess
     guarded = guarded_task(function, target.task.spec.shows_rows)
-    return parallel_map(guarded, found, target, _PUBLISHERS, postprocess=notes.function if notes else None)
+    small = all(sum(part.bytes for part in one.parts) <= _SMALL_BYTES for one in found)
+    code = notes.function if notes else None
+    return parallel_map(guarded, found, target, _PUBLISHERS, small, postprocess=code)
 
 
 def look_up(facts: Facts, spec: BatchInferenceSpec, job: Job | None, plan: Plan | None) -> Publication:

@@ -88,18 +88,25 @@ def on_this_node() -> dict[str, Any]:
 
 
 def parallel_map(
-    function: Callable[..., T], items: Sequence[Any], shared: Any, at_once: int = 0, **code: str | None
+    function: Callable[..., T],
+    items: Sequence[Any],
+    shared: Any,
+    at_once: int = 0,
+    small: bool = False,
+    **code: str | None,
 ) -> Iterator[T]:
-    """`function(item, shared)` for each item, in order: in this process, and in tasks what takes long.
+    """`function(item, shared)` for each item, in order: a few at a time in tasks.
 
-    What calls a user's code is always done in tasks.
+    A single item is done in this process, and small ones are until that takes longer; never what calls a
+    user's code.
 
     :param at_once: tasks that run concurrently, at most; by default one a CPU of the cluster.
+    :param small: whether this process has the memory for any item.
     :param code: see :func:`users_code`.
     :raises RaybatchError: a user's function ends its process.
     """
     called, began, done = users_code(**code), time.monotonic(), 0
-    while not called and done < len(items):
+    while not called and (small or len(items) == 1) and done < len(items):
         spent, left = time.monotonic() - began, len(items) - done
         if left > 1 and spent >= _SECONDS_HERE and spent / done * left > _WORTH_TASKS:
             break

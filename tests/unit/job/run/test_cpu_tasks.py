@@ -25,12 +25,18 @@ def test_what_takes_long_goes_on_in_tasks(
     ]
 
 
+def test_large_items_are_done_in_tasks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver has no memory for them; one alone starts no process."""
+    assert applied(monkeypatch, 0.0, 2, small=False) == [(0, True), (1, True)]
+    assert applied(monkeypatch, 7.0, 1, small=False) == [(0, False)]
+
+
 def test_code_of_users_always_has_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert applied(monkeypatch, 0.0, 2, postprocess="labels:parse") == [(0, True), (1, True)]
 
 
 def applied(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, items: int, **code: str
+    monkeypatch: pytest.MonkeyPatch, seconds: float, items: int, small: bool = True, **code: str
 ) -> list[tuple[int, bool]]:
     """Each item of work that takes so many seconds, with whether it was done in a task."""
     now = 0.0
@@ -46,4 +52,4 @@ def applied(
         return item, False
 
     monkeypatch.setattr(cpu_tasks, "_spread", spread)
-    return list(cpu_tasks.parallel_map(work, range(items), None, **code))
+    return list(cpu_tasks.parallel_map(work, range(items), None, small=small, **code))
