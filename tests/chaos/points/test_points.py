@@ -13,13 +13,7 @@ from tests.support.s3_server import serving
 from .journeys import journeys
 from .striking import together
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-    pytest.mark.thorough(
-        "seven strikes at one run, between two steps; a random kill of each kind runs always"
-    ),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PARALLEL = 6
 _FROZEN_TASK, _FROZEN_DRIVER, FIRST, *_ = journeys(0)
 
