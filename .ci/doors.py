@@ -47,7 +47,7 @@ DOORS = (
             "tests/integration/end_to_end/test_openai_operators.py",
             "docs/batch_api", "benchmarks/batch_api_load.py",
         ),
-        ("tests/unit/plugins", "tests/unit/contract", "tests/unit/job/monitor"),
+        ("tests/unit/plugins", "tests/unit/contract", "tests/unit/job/monitor", "tests/unit/operators"),
     ),
     Door(
         "kubernetes",
@@ -56,7 +56,7 @@ DOORS = (
             "tests/integration/end_to_end/kubernetes", "tests/integration/end_to_end/dags/clusters",
             "docs/kubernetes*", "dags_examples/left_clusters.py", "dags_examples/shared_cluster.py",
         ),
-        ("tests/unit/places", "tests/unit/hooks", "tests/unit/sensors"),
+        ("tests/unit/places", "tests/unit/hooks", "tests/unit/sensors", "tests/unit/triggers"),
     ),
     Door(
         "workflows",
@@ -68,7 +68,7 @@ DOORS = (
             "dags_examples/nightly_synthetic_data.py", "dags_examples/run_*.py",
             *(f"dags_examples/demo_model/{name}.py" for name in ("evaluate", "reviews", "train")),
         ),
-        ("tests/unit/report",),
+        ("tests/unit/dataset", "tests/unit/report", "tests/unit/contract"),
     ),
 )  # fmt: skip
 """Another door is another entry."""
