@@ -48,7 +48,7 @@ LARGE = frozenset({
     "batch_api/store/validation", "job/input/listing", "job/replica/coordinator", "job/warm_engines/actor",
     "operators/base", "operators/ray_batch",
 })  # fmt: skip
-"""Modules that may be thicker: one class, or one table."""
+"""Modules that are thicker than others may be."""
 
 Module = tuple[str, ...]
 """The path of a module below the package; of a folder's own code, the folder's path."""
