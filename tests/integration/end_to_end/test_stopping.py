@@ -37,8 +37,9 @@ def runs_with_timeout(api, jobs, tmp_path_factory):
 @pytest.mark.parametrize("mode", MODES)
 def test_timeout(mode, runs_with_timeout, jobs):
     run = runs_with_timeout[mode].wait("failed", timeout=300)
-    # This driver knows its deadline, and ends itself even if no process can stop it.
-    assert_one_sentence(run.task("infer"), "the job's deadline passed; ")
+    # This driver knows its deadline, and ends itself even if no process can stop it. On a busy machine it
+    # passes before the rows are counted, and no number of rows follows.
+    assert_one_sentence(run.task("infer"), "failed: the job's deadline passed")
     (job,) = jobs.of(run.task("infer"))
     assert job["status"] in {"FAILED", "STOPPED"}
     # This driver does not know it.
