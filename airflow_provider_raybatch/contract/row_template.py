@@ -164,10 +164,13 @@ class RowTemplateError(ValueError):
 
 
 class FilledTemplate(str):
-    """The text of one row, which knows what of it is the row's."""
+    """The text of one row, which knows what of it is the row's.
 
+    :ivar pieces: text of the template and values in turn; the first and the last are the template's.
+    """
+
+    __slots__ = ("pieces",)
     pieces: Sequence[str]
-    """Text of the template and values in turn; the first and the last are the template's."""
 
     def __new__(cls, pieces: Sequence[str]) -> FilledTemplate:
         """Put it together."""

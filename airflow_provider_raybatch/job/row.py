@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _LONGEST_REASON = 1000
-
+_TEXT_MESSAGE = frozenset({"role", "content"})
 
 IMAGE_PART: Mapping[str, str] = {"type": "image"}
 """The part of a message's content in whose place a model sees the next of a request's images."""
@@ -79,6 +79,11 @@ class Request:
         return sum(_length(message.get("content")) for message in self.messages or ())
 
     @property
+    def has_texts_alone(self) -> bool:
+        """Whether it is a chat whose messages have a role and a text each, and nothing else."""
+        return self.messages is not None and all(map(_is_text, self.messages))
+
+    @property
     def references(self) -> tuple[str, ...]:
         """Where its images lie; empty ones for those that the row has."""
         return tuple(image.uri for image in self.images)
@@ -102,6 +107,14 @@ class Request:
             "each": [one._fields() for one in self.each] or None,
         }
         return {name: value for name, value in content.items() if value is not None}
+
+
+def _is_text(message: Mapping[str, Any]) -> bool:
+    return (
+        message.keys() == _TEXT_MESSAGE
+        and isinstance(message["role"], str)
+        and isinstance(message["content"], str)
+    )
 
 
 def _length(content: Any) -> int:

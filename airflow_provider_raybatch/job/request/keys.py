@@ -27,6 +27,7 @@ import hashlib
 import json
 from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,9 +94,7 @@ class Keyer:
             return hashlib.blake2b(b"each" + together + _canonical(request.places), digest_size=SIZE).digest()
         is_usual = not request.sampling and request.adapter is None
         prefix = self._prefix if is_usual else self._prefix_with(request.sampling, request.adapter)
-        asked: Any = request.prompt if request.messages is None else request.messages
-        content = [asked, [image.version for image in request.images]]
-        return hashlib.blake2b(prefix + _canonical(content), digest_size=SIZE).digest()
+        return hashlib.blake2b(prefix + content_of(request), digest_size=SIZE).digest()
 
     def in_step(self, key: bytes, request: Request, before: bytes | None) -> bytes:
         """The key of a request of a later step, by the key of the row's request before it."""
@@ -175,6 +174,19 @@ def after(key: bytes, before: bytes) -> bytes:
     :param before: key of the row's last request.
     """
     return hashlib.blake2b(key + before, digest_size=SIZE).digest()
+
+
+def content_of(request: Request) -> bytes:
+    """The canonical JSON of what is asked, and of the versions of its images."""
+    if request.messages is not None and not request.images and request.has_texts_alone:
+        # The same bytes in a third of the time: `encode` builds an encoder at each call.
+        chat = ",".join([
+            f'{{"content":{_quoted(message["content"])},"role":{_quoted(message["role"])}}}'
+            for message in request.messages
+        ])
+        return f"[[{chat}],[]]".encode("ascii")
+    asked: Any = request.prompt if request.messages is None else request.messages
+    return _canonical([asked, [image.version for image in request.images]])
 
 
 def as_array(keys: Sequence[bytes]) -> Keys:

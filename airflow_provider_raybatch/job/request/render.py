@@ -133,8 +133,13 @@ def _checked(request: Request) -> Request:
     """
     for one in request.each:
         _checked(one)
-    content = [request.messages, request.prompt, dict(request.sampling)]
     try:
+        if not request.sampling and request.has_texts_alone:  # as most, and JSON takes several times as long
+            for message in request.messages or ():
+                message["content"].encode()
+                message["role"].encode()
+            return request
+        content = [request.messages, request.prompt, dict(request.sampling)]
         json.dumps(content, ensure_ascii=False, sort_keys=True, default=str).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise RenderError(f"the request is not JSON ({error})") from None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,12 @@ def keyer(defaults: dict[str, Any] | None = None, digests: Digests = DIGESTS, **
 def test_a_key_never_changes() -> None:
     """All existing stores depend on this value: another one needs a new version of the rule."""
     assert keyer().key(ASKED).hex() == "b869ad3934189553b9ce370a734c0128"
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["role", "content", "name"]), st.text(), min_size=1)))
+def test_a_key_is_over_the_canonical_json_of_the_chat(chat: list[dict[str, Any]]) -> None:
+    canonical = json.dumps([chat, []], sort_keys=True, separators=(",", ":")).encode("ascii")
+    assert keys.content_of(Request(messages=chat)) == canonical
 
 
 def test_key_has_the_versions_of_images_and_not_their_places() -> None:
