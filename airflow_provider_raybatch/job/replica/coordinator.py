@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from airflow_provider_raybatch.job.control.process import freeze_gc_heap
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.monitor.replica_progress import ReplicaProgress
 from airflow_provider_raybatch.job.parts.part import Part
@@ -66,6 +67,7 @@ class Coordinator:
         self._engine: EngineInfo | None = None
 
     def _give_out(self, work: Input, part_folders: Sequence[str], fewest: int) -> None:
+        freeze_gc_heap()
         self._input = work
         self._part_folders = part_folders
         self._fewest = fewest

@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.text import count_of
 from airflow_provider_raybatch.job.control.private_package import set_environment
+from airflow_provider_raybatch.job.control.process import freeze_gc_heap
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, TogetherEngine
 from airflow_provider_raybatch.job.engine_process.proxy import EngineProxy, open_engine
 from airflow_provider_raybatch.job.failures.public_reasons import guarded
@@ -182,6 +183,7 @@ class Replica(ReplicaProcess):
                 self.engine = TogetherEngine(self.engine)
             self.questions = steps_of(job, self.engine, self.process)
             self.asker = RowAsker(job, self.questions)
+            freeze_gc_heap()
         return self._has_job
 
     async def _work(self) -> None:

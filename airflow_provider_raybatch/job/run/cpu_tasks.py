@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
 from typing import Any, TypeVar
 
 import ray
@@ -13,6 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.control.process import freeze_gc_heap
 from airflow_provider_raybatch.job.failures.public_reasons import guarded_task
 from airflow_provider_raybatch.job.row_order import buckets
 from airflow_provider_raybatch.job.work import Job, WorkItem
@@ -130,6 +132,15 @@ def cut_in_tasks(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iter
     return _spread(slices, groups, cut, 1 + cut.grouping.buckets, code)
 
 
+def _with_frozen_heap(function: Callable[..., T]) -> Callable[..., T]:
+    @wraps(function)
+    def call(*arguments: Any) -> T:
+        freeze_gc_heap()
+        return function(*arguments)
+
+    return call
+
+
 def _spread(
     function: Callable[..., Any], items: Sequence[Any], shared: Any, parts: int, code: str, at_once: int = 0
 ) -> Iterator[tuple[Any, list[Any]]]:
@@ -137,7 +148,8 @@ def _spread(
 
     :param parts: how many values it returns.
     """
-    task = ray.remote(num_cpus=0, scheduling_strategy="SPREAD", num_returns=parts)(function)
+    frozen = _with_frozen_heap(function)
+    task = ray.remote(num_cpus=0, scheduling_strategy="SPREAD", num_returns=parts)(frozen)
     given = ray.put(shared)
     at_once = at_once or int(min(_MOST_AT_ONCE, max(1, ray.cluster_resources().get("CPU", 1))))
     running: deque[list[Any]] = deque()

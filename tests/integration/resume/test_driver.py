@@ -44,6 +44,13 @@ def test_only_changed_rows_are_paid_for(task: RepeatedTask) -> None:
     assert task.asked(task.run(run_id="r3", **reuse)) == 0
 
 
+def test_imports_are_left_out_of_garbage_collections(task: RepeatedTask, modules: Path) -> None:
+    found = 'import gc\n\ndef prompt(row):\n    return "frozen" if gc.get_freeze_count() else "walked"\n'
+    (modules / "heaps.py").write_text(found)
+    task.input(["row"])
+    assert set(answers(task.run(prompt=None, prompt_function="heaps:prompt")).values()) == {"frozen"}
+
+
 def test_a_stop_keeps_rows_and_no_progress_timeout_is_not_rays(
     tmp_path: Path, ray_here: Any, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
