@@ -48,6 +48,12 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__(_Jumping(clock))
         self._clock_resolution = 1e-3
         self.clock = clock
+        self.begun: list[asyncio.Task[Any]] = []
+        """Of one run: `asyncio.all_tasks` walks the tasks of all loops of the process."""
+
+    def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:
+        self.begun.append(super().create_task(coro, **named))
+        return self.begun[-1]
 
     def time(self) -> float:
         return self.clock.now
@@ -73,7 +79,8 @@ class Loops:
         try:
             return loop.run_until_complete(coroutine)
         finally:
-            left = asyncio.all_tasks(loop)
+            left = [task for task in loop.begun if not task.done()]
+            loop.begun.clear()
             for task in left:
                 task.cancel()
             with contextlib.suppress(BaseException):
