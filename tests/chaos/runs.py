@@ -47,7 +47,7 @@ _NEARLY = 0.95
 """Share of generated rows at which a disk fills: one poll takes longer than publishing."""
 _LONGEST = 600.0
 _LONGEST_AWAY = 120.0
-_POLL_INTERVAL = 0.5
+_POLL_INTERVAL = 1.0
 _BIRTH_POLL_INTERVAL = 0.1
 _LATE = 2.0
 """Seconds after a kill's instant in which a missing victim is searched again."""
@@ -269,9 +269,7 @@ def _left_behind(cases: Sequence[Case], seconds: float) -> int:
 def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> tuple[Hit | None, str]:
     """Kill at the planned share of the victim's life; return why that was not possible, if so."""
     begun = time.monotonic()
-
-    def is_over() -> bool:
-        return live.task.run.state_if_known in RUN_ENDED
+    is_over = _at_times(lambda: live.task.run.state_if_known in RUN_ENDED)
 
     while kill.kind in OWN and not world.victims(live, kill.kind):
         if is_over():
@@ -292,6 +290,19 @@ def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> t
     if hit is None:
         return None, f"the {kill.kind} was gone {time.monotonic() - begun:.1f} s after the run began"
     return hit, ""
+
+
+def _at_times(ask: Callable[[], bool]) -> Callable[[], bool]:
+    """Ask Airflow's API once in `_POLL_INTERVAL`; who looks for a victim calls ten times a second."""
+    asked, answer = float("-inf"), False
+
+    def last() -> bool:
+        nonlocal asked, answer
+        if time.monotonic() >= asked + _POLL_INTERVAL:
+            answer, asked = ask(), time.monotonic()
+        return answer
+
+    return last
 
 
 def _nearly_done(live: Live, rows: int, is_over: Callable[[], bool]) -> bool:

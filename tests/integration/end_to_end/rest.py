@@ -146,6 +146,7 @@ class Run:
             lambda: self.state if self.state in RUN_ENDED else None,
             timeout,
             self.evidence,
+            pause=1.0,
         )
         assert ended == state, f"{self.dag_id} {self.run_id} ended {ended}\n{self.evidence()}"
         return self
