@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import shutil
@@ -21,6 +22,13 @@ os.environ.update(RAY_enable_worker_prestart="0")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--approve", action="store_true", help="write the sentences of messages.txt anew")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays, and each full collection would walk its million objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)
