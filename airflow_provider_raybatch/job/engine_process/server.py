@@ -81,7 +81,8 @@ def serve(connection: Connection) -> None:
                 made: Any = (renew or function)(*arguments)
                 if opens:
                     _prepare(made, loop, is_new=renew is None)
-                    gc.freeze()  # what an engine has loaded; vLLM's own servers do so, too
+                    if renew is None:
+                        gc.freeze()  # what an engine has loaded; vLLM's own servers do so, too
             except Exception as error:
                 # A pickled exception has no traceback.
                 print(traceback_of(error, _shows_rows(arguments)), file=sys.stderr, flush=True)
